@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from hack.docs.__main__ import repository_files
-from hack.docs.stage import foreign_resources, placed, stage, with_local_search_worker
+from hack.docs.stage import foreign_resources, stage, with_local_search_worker, with_site_paths
 
 ROOT = Path(__file__).resolve().parents[1]
 CONFIGURATION = tomllib.loads((ROOT / "hack/docs/zensical.toml").read_text())
@@ -31,7 +31,7 @@ def listed(entries):
 
 def test_the_site_knows_pages_by_their_places_there():
     assert (
-        placed('{ "A" = "docs/jobs.md" }, "README.md", "site.css"')
+        with_site_paths('{ "A" = "docs/jobs.md" }, "README.md", "site.css"')
         == '{ "A" = "jobs.md" }, "repository/README.md", "site.css"'
     )
 

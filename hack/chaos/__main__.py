@@ -154,18 +154,18 @@ def _close(settings: Settings, outcomes: Sequence[ChaosOutcome], strikes: Sequen
     strikes: of all scenarios and jobs.
     """
     records = [record for outcome in outcomes for record in outcome.records]
-    asked = {*settings.kinds.kinds, *(kind for fault, kind in OF_JOB.items() if fault in settings.kinds.named)}
-    asked |= {each.kind for each in strikes}
-    print("", *strike_table.table(asked, strikes), sep="\n")
+    requested = {*settings.kinds.kinds, *(kind for fault, kind in OF_JOB.items() if fault in settings.kinds.named)}
+    requested |= {each.kind for each in strikes}
+    print("", *strike_table.table(requested, strikes), sep="\n")
     missed = job_strikes.never_hit(settings.kinds.named, records)
     print(*(f"NEVER STRUCK: {fault.value}" for fault in missed), sep="\n", end="\n" if missed else "")
     struck = sum(bool(record.who) for record in records if record.event == "fault")
     broken = len(strike_table.violations(strikes))
-    never = [kind.name.lower() for kind in strike_table.never_struck(asked, strikes)]
+    never = [kind.name.lower() for kind in strike_table.never_struck(requested, strikes)]
     last = {"seed": settings.seed, "seeds": settings.seeds, "faults": settings.faults, "struck": struck}
     kinds = {"kinds_struck": len({each.kind for each in strikes if each.times}), "never_struck": never}
     print(json.dumps({**last, **kinds, "broken": broken, "took_s": round(sum(o.took_s for o in outcomes), 1)}))
-    return 1 if missed else strike_table.code(asked, strikes)
+    return 1 if missed else strike_table.code(requested, strikes)
 
 
 def _is_kind(word: str) -> bool:

@@ -71,10 +71,10 @@ def read(text: str) -> Iterator[Record]:
             found: dict[str, Any] = json.loads(line)
         except ValueError:
             continue
-        kept: dict[str, Any] = {
+        fields: dict[str, Any] = {
             key: tuple(value) if isinstance(value, list) else value for key, value in found.items() if key in known
         }
-        yield Record(**kept)
+        yield Record(**fields)
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,7 +48,7 @@ def find_violations(records: Sequence[Record], plan: JobPlan) -> tuple[Violation
     """
     rounds = rounds_of(records)
     runner_records = sorted((record for record in records if record.rank < 0), key=lambda record: record.at_s)
-    whole = (
+    all_rounds = (
         _check_no_overlap(rounds),
         _check_world_size(rounds, plan),
         _check_ranks_unique(rounds),
@@ -60,7 +60,7 @@ def find_violations(records: Sequence[Record], plan: JobPlan) -> tuple[Violation
         _check_samples_once(rounds, plan),
     )
     ends = (_check_end(runner_records, done := _done(records), plan), _check_model(done, plan))
-    return tuple(violation for found in (*whole, *more, *ends) for violation in found)
+    return tuple(violation for found in (*all_rounds, *more, *ends) for violation in found)
 
 
 def _check_no_overlap(rounds: Sequence[Round]) -> Iterator[Violation]:
@@ -92,10 +92,10 @@ def _check_ranks_unique(rounds: Sequence[Round]) -> Iterator[Violation]:
             yield Violation(
                 Invariant.RANKS_UNIQUE, f"round {each.number} is a world of {' and of '.join(map(str, worlds))}"
             )
-        seen = [record.rank for record in each.all("begun")]
-        for rank in sorted(set(seen)):
-            if seen.count(rank) > 1 or rank >= worlds[-1]:
-                what = f"rank {rank} of {worlds[-1]} has begun {seen.count(rank)} times in round {each.number}"
+        ranks = [record.rank for record in each.all("begun")]
+        for rank in sorted(set(ranks)):
+            if ranks.count(rank) > 1 or rank >= worlds[-1]:
+                what = f"rank {rank} of {worlds[-1]} has begun {ranks.count(rank)} times in round {each.number}"
                 yield Violation(Invariant.RANKS_UNIQUE, what)
 
 
@@ -115,11 +115,11 @@ def _check_same_start(rounds: Sequence[Round]) -> Iterator[Violation]:
                 Invariant.SAME_START, f"round {each.number} goes on from step {each.start}, and {reached} were made"
             )
         for rank in sorted({record.rank for record in each.all("took")}):
-            made = [record.step for record in each.all("took") if record.rank == rank]
-            if made != list(range(each.start + 1, each.start + 1 + len(made))):
+            start_steps = [record.step for record in each.all("took") if record.rank == rank]
+            if start_steps != list(range(each.start + 1, each.start + 1 + len(start_steps))):
                 yield Violation(
                     Invariant.SAME_START,
-                    f"rank {rank} of round {each.number} makes steps {made[:3]} after {each.start}",
+                    f"rank {rank} of round {each.number} makes steps {start_steps[:3]} after {each.start}",
                 )
         reached = max([reached, *(record.step for record in each.all("stepped"))])
 
@@ -131,9 +131,9 @@ def _check_committed_kept(rounds: Sequence[Round], runner_records: Sequence[Reco
     stepped_s = -math.inf
     for each in rounds:
         if each.start >= 0:
-            there = [r.step for r in runner_records if r.event == "committed" and r.at_s <= stepped_s]
-            if there and max(there) > each.start:
-                what = f"round {each.number} goes on from step {each.start}, and step {max(there)} was in storage"
+            committed = [r.step for r in runner_records if r.event == "committed" and r.at_s <= stepped_s]
+            if committed and max(committed) > each.start:
+                what = f"round {each.number} goes on from step {each.start}, and step {max(committed)} was in storage"
                 yield Violation(Invariant.COMMITTED_KEPT, what)
         stepped_s = max([stepped_s, *each.steps_s])
 
@@ -156,10 +156,12 @@ def _check_memory_kept(rounds: Sequence[Round], runner_records: Sequence[Record]
         ]
         if len(harmful_faults) > 1 or not before.homes & after.homes:
             continue
-        source, held = after.all("begun")[0].source, before.saved_by_all
-        if after.start < held or (source != "memory" and held > 0):
+        source, in_memory = after.all("begun")[0].source, before.saved_by_all
+        if after.start < in_memory or (source != "memory" and in_memory > 0):
             goes_on = f"round {after.number} goes on from step {after.start} ({source})"
-            yield Violation(Invariant.MEMORY_KEPT, f"all of round {before.number} had saved step {held}, {goes_on}")
+            yield Violation(
+                Invariant.MEMORY_KEPT, f"all of round {before.number} had saved step {in_memory}, {goes_on}"
+            )
 
 
 def _final_lineage(rounds: Sequence[Round]) -> dict[int, tuple[int, list[int], bool]]:
@@ -188,15 +190,17 @@ def _check_samples_once(rounds: Sequence[Round], plan: JobPlan) -> Iterator[Viol
     line = _final_lineage(rounds)
     if missing := sorted(set(range(1, max(line, default=0) + 1)) - set(line)):
         yield Violation(Invariant.SAMPLES_ONCE, f"step {missing[0]} is missing, but later steps exist")
-    seen: defaultdict[int, list[int]] = defaultdict(list)
-    for step, (epoch, ids, whole) in sorted(line.items()):
-        seen[epoch] += ids
-        if not whole:
+    ids_by_epoch: defaultdict[int, list[int]] = defaultdict(list)
+    for step, (epoch, ids, is_whole) in sorted(line.items()):
+        ids_by_epoch[epoch] += ids
+        if not is_whole:
             yield Violation(Invariant.SAMPLES_ONCE, f"a rank has not told what it trained on in step {step}")
-    newest = max(seen, default=0)
-    for epoch, ids in sorted(seen.items()):
-        if again := sorted({each for each in ids if ids.count(each) > 1}):
-            yield Violation(Invariant.SAMPLES_ONCE, f"epoch {epoch} has sample {again[0]} {ids.count(again[0])} times")
+    newest = max(ids_by_epoch, default=0)
+    for epoch, ids in sorted(ids_by_epoch.items()):
+        if repeated := sorted({each for each in ids if ids.count(each) > 1}):
+            yield Violation(
+                Invariant.SAMPLES_ONCE, f"epoch {epoch} has sample {repeated[0]} {ids.count(repeated[0])} times"
+            )
         lost = set(range(plan.samples)) - set(ids)
         if lost and (epoch < newest or max(line) >= plan.steps):
             yield Violation(Invariant.SAMPLES_ONCE, f"epoch {epoch} lacks {len(lost)} samples, {min(lost)} first")

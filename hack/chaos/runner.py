@@ -40,7 +40,7 @@ async def run(events: Sequence[FaultEvent], home: Path, plan: Plan) -> ChaosOutc
     """
     began_s = time.monotonic()
     async with stage(home, plan) as found:
-        alone = asyncio.create_task(asyncio.to_thread(undisturbed, home / "alone", plan))
+        undisturbed_run = asyncio.create_task(asyncio.to_thread(undisturbed, home / "alone", plan))
         injectors = FaultInjectors(found)
         try:
             await _play(found, injectors, events)
@@ -49,7 +49,7 @@ async def run(events: Sequence[FaultEvent], home: Path, plan: Plan) -> ChaosOutc
             found.note(Record("over", time.monotonic(), code=1, why=str(error)))
         finally:
             await injectors.stop()
-        model = await alone
+        model = await undisturbed_run
         records = tuple(found.records)
     harmless = frozenset(fault.name for fault in HARMLESS)
     job_plan = JobPlan(MIN_WORKERS, MAX_WORKERS, plan.samples, plan.batch, plan.epochs, model, harmless)
@@ -71,7 +71,9 @@ async def _play(found: Testbed, injectors: FaultInjectors, events: Sequence[Faul
     await injectors.settle()
     quiet_s = time.monotonic()
     # A worker that comes when the job is over would begin it anew.
-    await found.until(lambda: found.whole and found.steps_since(quiet_s) >= _QUIET, "all workers train", PATIENCE_S)
+    await found.until(
+        lambda: found.is_complete and found.steps_since(quiet_s) >= _QUIET, "all workers train", PATIENCE_S
+    )
     (found.home / "finish").touch()
     if (phase := await found.over(JOB, PATIENCE_S)) != "Completed":
         raise NoProgress(f"the job is {phase or 'gone'}")

@@ -43,23 +43,23 @@ class Row:
     verdict: str  # held, VIOLATED, or why there is none
 
 
-def rows(asked: Iterable[Kind], strikes: Sequence[Strike]) -> tuple[Row, ...]:
-    """Return a row for each invariant of each kind in `asked`, in the order of the kinds' numbers.
+def rows(kinds: Iterable[Kind], strikes: Sequence[Strike]) -> tuple[Row, ...]:
+    """Return a row for each invariant of each kind in `kinds`, in the order of the kinds' numbers.
 
     A kind without a check has one row without an invariant. strikes: of all seeds, in any order.
     """
-    return tuple(row for kind in _sorted(asked) for row in _rows_of(kind, strikes))
+    return tuple(row for kind in _sorted(kinds) for row in _rows_of(kind, strikes))
 
 
-def table(asked: Iterable[Kind], strikes: Sequence[Strike]) -> tuple[str, ...]:
+def table(kinds: Iterable[Kind], strikes: Sequence[Strike]) -> tuple[str, ...]:
     """Return the rows as lines of text, the heading first, and a line for each violation at the end.
 
-    asked: kinds that get rows, even if they did not strike. strikes: of all seeds.
+    kinds: kinds that get rows, even if they did not strike. strikes: of all seeds.
     """
-    wide = max([len("invariant"), *(len(row.invariant) for row in rows(asked, strikes))]) + 2
+    wide = max([len("invariant"), *(len(row.invariant) for row in rows(kinds, strikes))]) + 2
     head = f"{'':>3} {'fault kind':34}{'seeds':>6}{'struck':>8}  {'invariant':{wide}}verdict"
     lines, before = [head], None
-    for row in rows(asked, strikes):
+    for row in rows(kinds, strikes):
         title = TITLES[row.kind] if row.kind is not before else ""
         number = str(row.kind.value) if row.kind is not before else ""
         counts = f"{row.seeds:>6}{row.struck:>8}" if row.kind is not before else f"{'':14}"
@@ -78,15 +78,15 @@ def violations(strikes: Iterable[Strike]) -> tuple[str, ...]:
     )
 
 
-def never_struck(asked: Iterable[Kind], strikes: Sequence[Strike]) -> tuple[Kind, ...]:
-    """Return the kinds in `asked` that did not happen, or after which nothing was checked, by number."""
+def never_struck(kinds: Iterable[Kind], strikes: Sequence[Strike]) -> tuple[Kind, ...]:
+    """Return the kinds in `kinds` that did not happen, or after which nothing was checked, by number."""
     struck = {strike.kind for strike in strikes if strike.times > 0 and strike.checks}
-    return tuple(kind for kind in _sorted(asked) if kind not in struck)
+    return tuple(kind for kind in _sorted(kinds) if kind not in struck)
 
 
-def code(asked: Iterable[Kind], strikes: Sequence[Strike]) -> int:
-    """Return the exit code: 1 if an invariant was violated or a kind in `asked` never struck, else 0."""
-    return 1 if violations(strikes) or never_struck(asked, strikes) else 0
+def code(kinds: Iterable[Kind], strikes: Sequence[Strike]) -> int:
+    """Return the exit code: 1 if an invariant was violated or a kind in `kinds` never struck, else 0."""
+    return 1 if violations(strikes) or never_struck(kinds, strikes) else 0
 
 
 def _rows_of(kind: Kind, strikes: Sequence[Strike]) -> Iterator[Row]:

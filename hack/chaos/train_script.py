@@ -109,8 +109,8 @@ class Training:
         self.optimizer.zero_grad()
         sampler.done(part.global_samples)
         trained = ids if part.samples else []
-        told = {"samples": trained, "loss": float(loss.detach()), "cursor": sampler.cursor}
-        history.note("stepped", step=number, epoch=sampler.epoch, **told)
+        result = {"samples": trained, "loss": float(loss.detach()), "cursor": sampler.cursor}
+        history.note("stepped", step=number, epoch=sampler.epoch, **result)
 
     def pause_before_step(self, number: int) -> None:
         """Sleep before a step, longer the nearer the end is, unless the file "finish" exists. So each fault meets a job
@@ -171,13 +171,13 @@ def main() -> None:
     """Train as a rank under turnout-run; without it, do the undisturbed run."""
     torch.set_num_threads(1)
     home = Path(sys.argv[1])
-    alone = "RANK" not in os.environ
-    if alone:
+    is_alone = "RANK" not in os.environ
+    if is_alone:
         dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     else:
         dist.init_process_group("gloo")
     try:
-        (undisturbed if alone else train)(home, HistoryWriter(home / "history"))
+        (undisturbed if is_alone else train)(home, HistoryWriter(home / "history"))
     finally:
         dist.destroy_process_group()
 

@@ -190,24 +190,26 @@ def render(
 
     release: name of the release. Raises HelmRefused and NotBuilt as `helm` does.
     """
-    told = [f"--set={key}={value}" for key, value in values.items()]
+    arguments = [f"--set={key}={value}" for key, value in values.items()]
     where = (f"--namespace={namespace}", f"--kube-version={KUBERNETES}", *(() if tests else ("--skip-tests",)))
-    return helm("template", release, str(CHART), *where, *told, *more)
+    return helm("template", release, str(CHART), *where, *arguments, *more)
 
 
-def rendered(wanted: Rendered) -> str:
+def rendered(filters: Rendered) -> str:
     """Return the text of one manifest, rendered by helm from the chart.
 
     Objects that are also rendered with `wanted.without` are left out.
     """
-    out = set() if wanted.without is None else {_key(each) for each in documents(render({**ALWAYS, **wanted.without}))}
-    kept = [
+    out = (
+        set() if filters.without is None else {_key(each) for each in documents(render({**ALWAYS, **filters.without}))}
+    )
+    selected = [
         text
-        for text in re.split(r"^---\n", render({**ALWAYS, **wanted.values}, *wanted.more), flags=re.M)
+        for text in re.split(r"^---\n", render({**ALWAYS, **filters.values}, *filters.more), flags=re.M)
         if (found := yaml.load(text, yaml.CSafeLoader)) and _key(found) not in out
     ]
     head = f"# Rendered from {CHART} by `python -m hack.codegen.chart`: change it there.\n"
-    return head + wanted.head + "---\n".join(_plain(text) for text in kept)
+    return head + filters.head + "---\n".join(_plain(text) for text in selected)
 
 
 def golden(profile: Profile) -> str:
@@ -216,11 +218,11 @@ def golden(profile: Profile) -> str:
     The CustomResourceDefinitions are left out, since they are copies, and the keys that helm generates are replaced by
     a constant.
     """
-    told = render(profile.values, f"--kube-version={profile.kubernetes}", *profile.more, release=profile.release)
-    told = "---\n".join(each for each in re.split(r"(?m)^---\n", told) if "kind: CustomResourceDefinition" not in each)
-    made = r"ca\.crt|tls\.crt|tls\.key|caBundle|turnout\.dev/valid-until"
-    kept = re.sub(rf"(?m)^(\s*(?:{made}): ).*$", r"\1MADE-BY-HELM", told)
-    return f"# Rendered from {CHART} by `python -m hack.codegen.chart`: change it there.\n{kept}"
+    text = render(profile.values, f"--kube-version={profile.kubernetes}", *profile.more, release=profile.release)
+    text = "---\n".join(each for each in re.split(r"(?m)^---\n", text) if "kind: CustomResourceDefinition" not in each)
+    generated_keys = r"ca\.crt|tls\.crt|tls\.key|caBundle|turnout\.dev/valid-until"
+    masked = re.sub(rf"(?m)^(\s*(?:{generated_keys}): ).*$", r"\1MADE-BY-HELM", text)
+    return f"# Rendered from {CHART} by `python -m hack.codegen.chart`: change it there.\n{masked}"
 
 
 def _difference(default: str, text: str) -> str:
@@ -254,12 +256,12 @@ def table() -> str:
     """
     found = list(values())
     same = Counter((_shared(key), text, default) for key, text, default in found)
-    told = {}  # each row once, in order
+    is_renamed = {}  # each row once, in order
     for key, text, default in found:
         shared = _shared(key)
         name = shared if same[(shared, text, default)] >= len(PROGRAMS) - 1 else key
-        told[f"| `{name}` | {text} | `{default}` |\n"] = name != key
-    rows = sorted(told, key=told.__getitem__)  # those of every program last
+        is_renamed[f"| `{name}` | {text} | `{default}` |\n"] = name != key
+    rows = sorted(is_renamed, key=is_renamed.__getitem__)  # those of every program last
     return "".join(["| value | meaning | default |\n", "| --- | --- | --- |\n", *rows])
 
 
@@ -274,25 +276,25 @@ def values(text: str = "") -> Iterator[tuple[str, str, str]]:
     text: of a values.yaml; "" for the chart's own.
     """
     above: list[str] = []
-    said: list[str] = []
+    comment: list[str] = []
     for line in (text or (ROOT / CHART / "values.yaml").read_text()).splitlines():
         indent, words = len(line) - len(line.lstrip()), line.strip()
         if words.startswith("# --"):
-            said = [words.removeprefix("# --").strip()]
-        elif words.startswith("#") and said:
-            said.append(words.removeprefix("#").strip())
+            comment = [words.removeprefix("# --").strip()]
+        elif words.startswith("#") and comment:
+            comment.append(words.removeprefix("#").strip())
         elif match := re.match(r"(\w+):\s*(.*)$", words):
             above = [*above[: indent // 2], match[1]]
-            if said:
+            if comment:
                 default = json.dumps(yaml.safe_load(match[2].partition("  #")[0] or "{}"))
-                yield ".".join(above), " ".join(said).replace("|", "\\|"), default
-            said = []
+                yield ".".join(above), " ".join(comment).replace("|", "\\|"), default
+            comment = []
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Write all generated files: first the copies, since the others are rendered from them. Return 0. argv: unused."""
-    for made in (copies, files):
-        for path, text in made().items():
+    for generate in (copies, files):
+        for path, text in generate().items():
             (ROOT / path).parent.mkdir(parents=True, exist_ok=True)
             (ROOT / path).write_text(text)
     return 0

@@ -63,9 +63,9 @@ def main(files_of_others: Sequence[str]) -> int:
     if files_of_others:
         return 0
     FOLDER.mkdir(parents=True, exist_ok=True)
-    for name, whole in files().items():
+    for name, text in files().items():
         (FOLDER / name).parent.mkdir(exist_ok=True)
-        (FOLDER / name).write_text(whole)
+        (FOLDER / name).write_text(text)
     return 0
 
 

@@ -25,7 +25,7 @@ _CHANGED = "pods,pods/status,pods/ephemeralcontainers,pods/resize"  # a write of
 _EVERYWHERE = {"matchExpressions": [{"key": labels.GUARDED, "operator": "NotIn", "values": ["false"]}]}
 
 
-def made() -> list[policies.Tree]:
+def generate_policies() -> list[policies.Tree]:
     """Return the policies and their bindings. The first ones hold unless an admin decides otherwise."""
     note = labels.NODE_VERDICT
     own = f"has(request.userInfo.extra) && '{_ITSELF}' in request.userInfo.extra"
@@ -75,8 +75,8 @@ def files() -> dict[Path, str]:
     condition = "and .Values.autoscaler.enabled .Values.autoscaler.guardVerdicts"
     head = "{{- /* Written by `python -m hack.codegen.fault_report_policy`: change it there. */}}\n"
     return {
-        FILE: HEAD + rbac.dumped(made(), marks),
-        IN_CHART: head + rbac.template(made(), "run", condition),
+        FILE: HEAD + rbac.dumped(generate_policies(), marks),
+        IN_CHART: head + rbac.template(generate_policies(), "run", condition),
     }
 
 

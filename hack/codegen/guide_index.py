@@ -64,20 +64,20 @@ def places(text: str) -> dict[str, list[Told]]:
     return found
 
 
-def page(promises: Mapping[str, str], told: Mapping[str, list[Told]]) -> str:
-    """Return the text of the page. promises: short text of each ID, in the page's order. told: places of each ID.
+def page(promises: Mapping[str, str], mentions: Mapping[str, list[Told]]) -> str:
+    """Return the text of the page. promises: short text of each ID, in the page's order. mentions: places of each ID.
 
     Only the first place of each ID is linked. Raises KeyError for an ID without a place.
     """
     lines = []
     for each, promise in promises.items():
-        place = told[each][0]
+        place = mentions[each][0]
         links = (f"[{name.removeprefix('../')}]({name})" for name in (place.en, place.zh))
         lines.append(f"| {each} | {promise.replace('|', chr(92) + '|')} | {' | '.join(links)} |\n")
     return HEAD + "".join(lines)
 
 
-def made() -> str:
+def generate_page() -> str:
     """Return the text of the page for this repository."""
     rows = yaml.safe_load((ROOT / DOCS / "contract.yaml").read_text())
     promises = {row["id"]: row["promise"] for row in rows}
@@ -86,7 +86,7 @@ def made() -> str:
 
 def main() -> int:
     """Write the page. Return 0."""
-    (ROOT / PAGE).write_text(made())
+    (ROOT / PAGE).write_text(generate_page())
     return 0
 
 

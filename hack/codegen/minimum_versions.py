@@ -56,11 +56,11 @@ def _run(command: Sequence[str]) -> None:
 def main(argv: Sequence[str]) -> int:
     """Run a command in that environment. Return its exit code; 2 if the environment cannot be created."""
     try:
-        there = python()
+        found = python()
     except NoFloor as error:
         print(error, file=sys.stderr)
         return 2
-    return subprocess.run([str(there), *argv], check=False).returncode
+    return subprocess.run([str(found), *argv], check=False).returncode
 
 
 if __name__ == "__main__":

@@ -66,7 +66,7 @@ class RecordingScreen(Screen):
         self,
         play: Scene,
         act: Act,
-        here: Sequence[DemoGang],
+        present: Sequence[DemoGang],
         ours: Placed,
         theirs: Placed,
         scores: Pair,
@@ -75,17 +75,17 @@ class RecordingScreen(Screen):
         """Record the gang of this event if both clusters placed it whole."""
         gang = act.gang
         our_score, their_score = scores.ours.get(gang.letter), scores.theirs.get(gang.letter)
-        if play is self.scene and our_score is not None and their_score is not None and gang in here:
+        if play is self.scene and our_score is not None and their_score is not None and gang in present:
             nodes = dict(ours[gang.name]), dict(theirs[gang.name])
             busy = (_others(play, where, gang) for where in (ours, theirs))
             self.placements.append(PlacedTwice(gang, *nodes, our_score, their_score, *busy))
-        super().act(play, act, here, ours, theirs, scores, late)
+        super().act(play, act, present, ours, theirs, scores, late)
 
 
-def _others(play: Scene, placed: Placed, gang: DemoGang) -> frozenset[str]:
+def _others(play: Scene, placement: Placed, gang: DemoGang) -> frozenset[str]:
     """Return the nodes that something else than this gang uses."""
     return frozenset(name for name, _ in play.busy).union(
-        *(nodes.values() for name, nodes in placed.items() if name != gang.name)
+        *(nodes.values() for name, nodes in placement.items() if name != gang.name)
     )
 
 
@@ -98,15 +98,17 @@ def most_different(placements: Sequence[PlacedTwice]) -> PlacedTwice:
     return max(candidates, key=lambda each: (each.their_score.crossings - each.our_score.crossings, each.gang.letter))
 
 
-def draw_svg(scene: Scene, placed: PlacedTwice) -> str:
+def draw_svg(scene: Scene, placement: PlacedTwice) -> str:
     """Return the picture as SVG text: both placements side by side, with a line between neighbours in the ring.
 
-    scene: the demo's fabric, before cables are moved. placed: the gang in both clusters.
+    scene: the demo's fabric, before cables are moved. placement: the gang in both clusters.
     """
-    gang, width = placed.gang, 2 * HALF_WIDTH + 60
+    gang, width = placement.gang, 2 * HALF_WIDTH + 60
     height = TOP + 2 * (SPINE_HEIGHT + 12) + 26
     title = f"One gang of {gang.pods} pods with {gang.gpus} GPUs each, placed twice on equal clusters"
-    description = f"kube-scheduler alone: {_sentence(placed.their_score)}. With Turnout: {_sentence(placed.our_score)}."
+    description = (
+        f"kube-scheduler alone: {_sentence(placement.their_score)}. With Turnout: {_sentence(placement.our_score)}."
+    )
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img" '
         'font-family="system-ui, sans-serif">',
@@ -115,8 +117,8 @@ def draw_svg(scene: Scene, placed: PlacedTwice) -> str:
         f'<text x="24" y="32" font-size="18" font-weight="600" fill="#1c2733">{escape(title)}</text>',
     ]
     for left, heading, nodes, busy, score, colour in (
-        (24, "kube-scheduler alone", placed.theirs, placed.their_busy, placed.their_score, "#b3471d"),
-        (HALF_WIDTH + 36, "with Turnout", placed.ours, placed.our_busy, placed.our_score, "#0b7285"),
+        (24, "kube-scheduler alone", placement.theirs, placement.their_busy, placement.their_score, "#b3471d"),
+        (HALF_WIDTH + 36, "with Turnout", placement.ours, placement.our_busy, placement.our_score, "#0b7285"),
     ):
         parts += _half(scene, nodes, busy, left, f"{heading}: {_sentence(score)}", colour)
     parts.append(f'<text x="24" y="{height - 14}" font-size="12" fill="#52606d">{LEGEND}</text>')

@@ -47,12 +47,12 @@ def others_stay(path: str, theirs: str) -> str:
     path: of the list, such as spec.taints. theirs: CEL that is true if the item `each` belongs to another owner.
     """
 
-    def kept(root: str) -> str:
+    def others_of(root: str) -> str:
         first = path.split(".")[0]
-        there = f"has(variables.{root}.{first}) && has(variables.{root}.{path})"
-        return f"({there} ? variables.{root}.{path}.filter(each, {theirs}) : [])"
+        both_exist = f"has(variables.{root}.{first}) && has(variables.{root}.{path})"
+        return f"({both_exist} ? variables.{root}.{path}.filter(each, {theirs}) : [])"
 
-    return f"{kept('was')} == {kept('becomes')}"
+    return f"{others_of('was')} == {others_of('becomes')}"
 
 
 def policy(name: str, rule: tuple[str, str, Sequence[str]], says: str, expression: str) -> list[Any]:
@@ -62,7 +62,7 @@ def policy(name: str, rule: tuple[str, str, Sequence[str]], says: str, expressio
     account gets where the expression is false.
     """
     by_it = {"name": "by-the-account", "expression": BY_ACCOUNT}
-    return _made(name, rule, {"matchConditions": [by_it]}, ((says, expression),), {})
+    return _policy_and_binding(name, rule, {"matchConditions": [by_it]}, ((says, expression),), {})
 
 
 def guard(
@@ -73,10 +73,10 @@ def guard(
     namespaces: selector. checks: (message, expression); every expression has to be true. rule: (group, resources
     separated by commas, operations).
     """
-    return _made(name, rule, {}, checks, {"matchResources": {"namespaceSelector": dict(namespaces)}})
+    return _policy_and_binding(name, rule, {}, checks, {"matchResources": {"namespaceSelector": dict(namespaces)}})
 
 
-def _made(
+def _policy_and_binding(
     name: str,
     rule: tuple[str, str, Sequence[str]],
     more: Mapping[str, Any],

@@ -83,15 +83,17 @@ def files() -> dict[str, str]:
             *_granted("-given", [replace(rule, verbs=READ) for rule in GIVEN], NAMESPACE),
         ],
     )
-    made = {path: template(objects, path.partition("/")[0], condition) for path, (condition, objects) in found.items()}
-    return {path: HEAD + text for path, text in {**made, "viewer.yaml": _viewer()}.items()}
+    templates = {
+        path: template(objects, path.partition("/")[0], condition) for path, (condition, objects) in found.items()
+    }
+    return {path: HEAD + text for path, text in {**templates, "viewer.yaml": _viewer()}.items()}
 
 
 def main() -> int:
     """Write all files. Return 0."""
-    for path, whole in files().items():
+    for path, text in files().items():
         (FOLDER / path).parent.mkdir(parents=True, exist_ok=True)
-        (FOLDER / path).write_text(whole)
+        (FOLDER / path).write_text(text)
     return 0
 
 
@@ -120,8 +122,8 @@ def _viewer() -> str:
 
     GIVEN has its own ConfigMaps: their names are listed one by one, in whichever namespace they are.
     """
-    seen = (rule for rule in OBSERVE if rule.resources != ("events",))
-    rules = [replace(rule, verbs=("list", "watch")) for rule in (Rule("", ("events",), ()), *seen, *CHECKED)]
+    observed = (rule for rule in OBSERVE if rule.resources != ("events",))
+    rules = [replace(rule, verbs=("list", "watch")) for rule in (Rule("", ("events",), ()), *observed, *CHECKED)]
     named = [replace(rule, verbs=("get", "list", "watch")) for rule in GIVEN]
     role_rules = [_rule(rule) for rule in (*_joined(rules), *named)]
     role = {"kind": "ClusterRole", "metadata": {"name": ACCOUNT}, "rules": role_rules}
@@ -174,9 +176,9 @@ def _taint_only() -> list[Object]:
     """Return a policy and its binding: the account may change only our taint and our annotation of nodes."""
     says = f"the autoscaler may change the taint {labels.FAULTY} of a node and the annotation {labels.NODE_RECORD} only"
     allowed = policies.only(("spec.taints",), f"key == '{labels.NODE_RECORD}'")
-    kept = policies.others_stay("spec.taints", f"each.key != '{labels.FAULTY}'")
+    unchanged = policies.others_stay("spec.taints", f"each.key != '{labels.FAULTY}'")
     rule = ("", "nodes", ["UPDATE"])
-    return policies.policy(f"{ACCOUNT}-taints-nodes-only", rule, says, f"{allowed}\n&& {kept}")
+    return policies.policy(f"{ACCOUNT}-taints-nodes-only", rule, says, f"{allowed}\n&& {unchanged}")
 
 
 def _status_only() -> list[Object]:
@@ -209,8 +211,8 @@ def template(objects: Sequence[Object], component: str, condition: str) -> str:
 def dumped(objects: Sequence[Object], marks: Object) -> str:
     """Return the objects as YAML, each with the labels `marks`."""
     marked = [{**each, "metadata": {**each["metadata"], "labels": marks}} for each in objects]
-    made: str = yaml.dump_all(marked, Dumper=_Plain, sort_keys=False, width=1000, default_flow_style=None)
-    return made
+    text: str = yaml.dump_all(marked, Dumper=_Plain, sort_keys=False, width=1000, default_flow_style=None)
+    return text
 
 
 class _Plain(yaml.SafeDumper):

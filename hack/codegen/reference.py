@@ -106,13 +106,13 @@ def _commands_below(parser: argparse.ArgumentParser) -> Iterator[tuple[str, str,
     for action in parser._actions:
         if not isinstance(action, argparse._SubParsersAction):
             continue
-        helps = {each.dest: each.help or "" for each in action._choices_actions}
+        help_texts = {each.dest: each.help or "" for each in action._choices_actions}
         for name, each in action.choices.items():
-            if name not in helps:
+            if name not in help_texts:
                 raise Undocumented(f"`{parser.prog} {name}` has no help: give it one in its add_parser call")
             subcommands = list(_commands_below(each))
             if not subcommands or len(each._actions) > 2:
-                yield each.prog, helps[name], each
+                yield each.prog, help_texts[name], each
             yield from subcommands
 
 

@@ -79,11 +79,11 @@ def _up(arguments: argparse.Namespace) -> None:
 
 async def _create_nodes(plane: ControlPlane, arguments: argparse.Namespace) -> None:
     """Create the fake nodes that the command line asks for, labelled with leaf switches in turn."""
-    made = nodes.gpu_nodes(arguments.nodes, gpus=arguments.gpus)
-    for number, node in enumerate(made):
+    objects = nodes.gpu_nodes(arguments.nodes, gpus=arguments.gpus)
+    for number, node in enumerate(objects):
         node["metadata"]["labels"]["turnout.dev/test-leaf"] = f"leaf-{number % max(1, arguments.leaves)}"
     async with plane.api() as api:
-        await api.create_all(made)
+        await api.create_all(objects)
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:

@@ -166,10 +166,10 @@ class Api:
                     return
                 await asyncio.sleep(0.05)
 
-    async def until(self, path: str, seen: Callable[[list[Object]], Found], within_s: float = 90.0) -> Found:
-        """Watch a collection until `seen` returns a true result for all of its objects together; return that result.
+    async def until(self, path: str, probe: Callable[[list[Object]], Found], within_s: float = 90.0) -> Found:
+        """Watch a collection until `probe` returns a true result for all of its objects together; return that result.
 
-        path: of the collection. seen: gets all objects, in any order. Raises TimeoutError after `within_s` seconds,
+        path: of the collection. probe: gets all objects, in any order. Raises TimeoutError after `within_s` seconds,
         with a line on each of the first 40 objects, and the errors of `watch`.
         """
         last: list[Object] = []
@@ -177,7 +177,7 @@ class Api:
         try:
             async with asyncio.timeout(within_s):
                 async for last in changes:
-                    answer = seen(last)
+                    answer = probe(last)
                     if answer:
                         return answer
         except TimeoutError as error:

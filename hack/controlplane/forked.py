@@ -130,11 +130,11 @@ def _run(argv: list[str], log: int, folder: Path, env: dict[str, str], tie: Call
         _end(code)
 
 
-def _status(wanted: SystemExit) -> int:
+def _status(requested: SystemExit) -> int:
     """Return the exit status with which Python itself would end. A text is printed to stderr, and gives 1."""
-    if wanted.code is None or isinstance(wanted.code, int):
-        return wanted.code or 0
-    print(wanted.code, file=sys.stderr)
+    if requested.code is None or isinstance(requested.code, int):
+        return requested.code or 0
+    print(requested.code, file=sys.stderr)
     return 1
 
 

@@ -57,11 +57,11 @@ def free_ports(count: int) -> list[int]:
             each.close()
 
 
-def _bind(made: socket.socket, rng: random.Random) -> None:
+def _bind(listener: socket.socket, rng: random.Random) -> None:
     """Bind the socket to a random free port of _PORTS. Raises ControlPlaneError after _TRIES attempts."""
     for _ in range(_TRIES):
         with contextlib.suppress(OSError):
-            made.bind((programs.HOST, rng.choice(_PORTS)))
+            listener.bind((programs.HOST, rng.choice(_PORTS)))
             return
     raise ControlPlaneError(f"none of {_TRIES} ports from {_PORTS.start} to {_PORTS.stop} is free")
 
@@ -218,8 +218,8 @@ class ControlPlane:
         Raises NotReady if it ends, or if its turn, its certificates or its readiness do
         not come in time.
         """
-        certificates, apart = self.folder / "webhook-certificates", training.may_have_folder()
-        if not apart:
+        certificates, is_separate = self.folder / "webhook-certificates", training.may_have_folder()
+        if not is_separate:
             certificates = training.CERTIFICATES
             self._closers.append(training.take_turn())
         training.install(self.request, cache.training_crds(), certificates)
@@ -228,7 +228,7 @@ class ControlPlane:
         ports = (health, metrics, webhook)
         self.training_operator_url = f"http://{programs.HOST}:{metrics}"  # of its metrics
         argv = programs.training_operator(binary, self.kubeconfig, ports, gang_scheduler, flags)
-        self._children.start("training-operator", training.with_folder(certificates, argv) if apart else argv)
+        self._children.start("training-operator", training.with_folder(certificates, argv) if is_separate else argv)
         training.bring_certificates(self.request, certificates, lambda: self._check_alive("training-operator"))
         self.wait_ready("training-operator", f"http://{programs.HOST}:{health}/readyz")
 
@@ -319,7 +319,7 @@ class ControlPlane:
         `within_s`.
         """
         until_s = time.monotonic() + within_s
-        said = "nothing"
+        reason = "nothing"
         while time.monotonic() < until_s:
             for each in (name, *needs):
                 self._check_alive(each)
@@ -328,9 +328,9 @@ class ControlPlane:
                 with urllib.request.urlopen(call, timeout=5, context=self._trust):
                     return
             except OSError as error:  # HTTPError and URLError are OSErrors
-                said = str(error)
+                reason = str(error)
             time.sleep(LOOK_EACH_S)
-        raise NotReady(name, f"was not ready within {within_s:.0f} s ({said})", self._tail(name))
+        raise NotReady(name, f"was not ready within {within_s:.0f} s ({reason})", self._tail(name))
 
     def _ended(self, name: str) -> NotReady | None:
         """Return an error with the last lines of the log of the program `name` if it has ended, else None."""

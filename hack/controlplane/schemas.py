@@ -24,15 +24,15 @@ def write(openapi: Schema, folder: Path) -> list[Path]:
     sorted.
     """
     definitions = {name: _strict(name, schema) for name, schema in openapi["definitions"].items()}
-    written = []
+    paths = []
     for name, schema in definitions.items():
         for kind in schema.get("x-kubernetes-group-version-kind", ()):
             closure = {needed: definitions[needed] for needed in sorted(_needed(name, definitions))}
             group = kind["group"] or kind["version"]  # kubeconform's .Group of the core group is its version
             file = folder / f"{kind['kind']}-{group}-{kind['version']}.json".lower()
             file.write_text(json.dumps({**schema, "definitions": closure}))
-            written.append(file)
-    return sorted(written)
+            paths.append(file)
+    return sorted(paths)
 
 
 def kubeconform(folder: Path, files: Sequence[Path]) -> list[Schema]:

@@ -70,7 +70,7 @@ class Supervisor:
         env: added to this environment. fork: if the program is a module of ours, run it in a fork that has imported it.
         """
         self.stop([name])
-        forked = _beside("forked")
+        forked = _load_sibling("forked")
         module = forked.module_of(argv) if fork else None
         if module and module not in self.prepared:
             forked.prepare(module)
@@ -121,7 +121,7 @@ class Supervisor:
 
 
 @functools.cache
-def _beside(name: str) -> Any:
+def _load_sibling(name: str) -> Any:
     """Load a module of this folder by its path, since this isolated process has no sys.path for it."""
     spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
     assert spec is not None

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from hack.docs.stage import foreign_resources, place, placed, stage, with_local_search_worker
+from hack.docs.stage import foreign_resources, place, stage, with_local_search_worker, with_site_paths
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "build" / "docs-source"
@@ -64,10 +64,10 @@ def lay_out(folder: Path) -> None:
     for path in (each for each in files if each.endswith(".md")):
         staged = stage(path, (ROOT / path).read_text(), files)
         linked.update(staged.files)
-        _written(folder / "pages" / place(path)).write_text(staged.text)
+        _with_parents(folder / "pages" / place(path)).write_text(staged.text)
     for path in linked:
-        shutil.copyfile(ROOT / path, _written(folder / "pages" / place(path)))
-    (folder / "zensical.toml").write_text(placed((ROOT / "hack/docs/zensical.toml").read_text()))
+        shutil.copyfile(ROOT / path, _with_parents(folder / "pages" / place(path)))
+    (folder / "zensical.toml").write_text(with_site_paths((ROOT / "hack/docs/zensical.toml").read_text()))
     for name in ("site.css", "iframe-worker.js"):
         shutil.copyfile(ROOT / "hack/docs" / name, folder / "pages" / name)
 
@@ -79,7 +79,7 @@ def repository_files() -> frozenset[str]:
     return frozenset(path for path in listed if (ROOT / path).is_file())
 
 
-def _written(path: Path) -> Path:
+def _with_parents(path: Path) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     return path
 

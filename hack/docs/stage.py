@@ -45,10 +45,10 @@ def stage(path: str, text: str, files: Collection[str]) -> Staged:
     def link(match: re.Match[str]) -> str:
         """Return the link with its target on the site."""
         mark, words, target = match.groups()
-        there, _, anchor = target.partition("#")
-        if not there or _ABROAD.match(target):
+        address, _, anchor = target.partition("#")
+        if not address or _ABROAD.match(target):
             return match[0]
-        found = _file(posixpath.normpath(posixpath.join(posixpath.dirname(path), there)), files)
+        found = _file(posixpath.normpath(posixpath.join(posixpath.dirname(path), address)), files)
         if found is None:
             return words
         if not found.endswith(".md"):
@@ -60,7 +60,7 @@ def stage(path: str, text: str, files: Collection[str]) -> Staged:
     return Staged("".join(part if part.startswith("```") else _LINK.sub(link, part) for part in parts), tuple(linked))
 
 
-def placed(configuration: str) -> str:
+def with_site_paths(configuration: str) -> str:
     """Return the site's configuration with the paths that the pages have on the site."""
     return re.sub(r'"([\w./-]+\.md)"', lambda match: f'"{place(match[1])}"', configuration)
 

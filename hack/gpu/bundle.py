@@ -42,8 +42,8 @@ def main() -> int:
     """
     python = sys.argv[1]
     folder = folder_for(python)
-    with tempfile.TemporaryDirectory() as made:
-        lock = Path(made) / "bundle.txt"
+    with tempfile.TemporaryDirectory() as scratch:
+        lock = Path(scratch) / "bundle.txt"
         texts = {(ROOT / "hack/locks" / name).read_text(): names for name, names in _FROM.items()}
         lock.write_text("\n".join(entry for text, names in texts.items() for entry in pins(text, names)))
         wheels = fetched(lock, python, folder)

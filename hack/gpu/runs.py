@@ -20,9 +20,9 @@ _NOT_PASSED_ON = ("TURNOUT_", "RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_", "TO
 
 def environment(folder: Path, memory: Path) -> dict[str, str]:
     """Return the environment of a job: this checkout, arenas in `memory`, checkpoints below `folder`, loopback only."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(_NOT_PASSED_ON)}
+    variables = {name: value for name, value in os.environ.items() if not name.startswith(_NOT_PASSED_ON)}
     paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
-    return kept | {
+    return variables | {
         "PYTHONPATH": os.pathsep.join(paths),
         "TURNOUT_MEMORY_DIR": str(memory),
         "GPU_CHECK_FOLDER": str(folder / "checkpoints"),

@@ -42,8 +42,8 @@ class Block(nn.Module):  # type: ignore[misc, unused-ignore]
         """Return the output of the block, of the same shape as `x`: (batch, length, width)."""
         batch, length, width = x.shape
         parts = self.qkv(self.before(x)).view(batch, length, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
-        seen = nn.functional.scaled_dot_product_attention(*parts, is_causal=True)
-        x = x + self.projection(seen.transpose(1, 2).reshape(batch, length, width))
+        attention = nn.functional.scaled_dot_product_attention(*parts, is_causal=True)
+        x = x + self.projection(attention.transpose(1, 2).reshape(batch, length, width))
         return x + self.down(nn.functional.gelu(self.up(self.after(x))))
 
 

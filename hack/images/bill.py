@@ -19,10 +19,10 @@ def bill(name: str, version: str) -> dict[str, Any]:
     name: key of LOCK_OF. version: of Turnout. Raises BadLock if the lock has a package without a hash.
     """
     lock = LOCK_OF[name]
-    made = document(name, version, packages({lock: (LOCKS / lock).read_text()}), licences())
+    document_ = document(name, version, packages({lock: (LOCKS / lock).read_text()}), licences())
     if name in _WITH_DEBIAN:
-        made["components"] += [_component(deb) for deb in debian.lock()]
-    return made
+        document_["components"] += [_component(deb) for deb in debian.lock()]
+    return document_
 
 
 def _component(deb: debian.Deb) -> dict[str, Any]:

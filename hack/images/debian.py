@@ -55,9 +55,9 @@ def lock() -> tuple[Deb, ...]:
 def relock() -> None:
     """Replace the lock, from this machine's apt index of Debian bookworm. Run `apt-get update` before."""
     command = ["apt-get", "download", "--print-uris", *WANTED]
-    told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     lines = []
-    for url, file, sha256 in re.findall(r"^'([^']+)' (\S+) \d+ SHA256:([0-9a-f]{64})$", told, re.M):
+    for url, file, sha256 in re.findall(r"^'([^']+)' (\S+) \d+ SHA256:([0-9a-f]{64})$", output, re.M):
         name, version, _ = urllib.parse.unquote(file).split("_")
         path = urllib.parse.urlsplit(url).path.lstrip("/")
         lines.append(f"{name} {version} {sha256} {path}")
@@ -82,8 +82,8 @@ def fetched(deb: Deb, cache: Path) -> bytes:
                 f"{deb.name} {deb.version}: {url}: {error}. Name another mirror by {MIRROR_ENV}; where a mirror has "
                 "only a newer one, `python -m hack.images lock` on Debian bookworm takes it up"
             ) from error
-        if (got := hashlib.sha256(data).hexdigest()) != deb.sha256:
-            raise NoPackage(f"{deb.name} {deb.version}: {url} has SHA-256 {got}, not {deb.sha256}")
+        if (digest := hashlib.sha256(data).hexdigest()) != deb.sha256:
+            raise NoPackage(f"{deb.name} {deb.version}: {url} has SHA-256 {digest}, not {deb.sha256}")
         cache.mkdir(parents=True, exist_ok=True)
         part = at.with_suffix(f".{os.getpid()}")
         part.write_bytes(data)

@@ -62,16 +62,16 @@ def _cached(lock: Path, python: str, cache: Path) -> tuple[list[Path], list[str]
     """
     text = lock.read_text()
     hashes = set(re.findall(r"--hash=sha256:([0-9a-f]{64})", text))
-    wanted = {_normal(name): version for name, version in _pins(text)}
+    versions = {_normal(name): version for name, version in _pins(text)}
     found = {}
     for wheel in sorted(cache.glob("*.whl")):
         name, version, *_ = wheel.name.split("-")
         tags = wheel.name.removesuffix(".whl").split("-")[-3]
         fits = "py3" in tags or f"cp{python.replace('.', '')}" in tags or "abi3" in wheel.name
-        pinned = fits and wanted.get(_normal(name)) == version
+        pinned = fits and versions.get(_normal(name)) == version
         if pinned and hashlib.sha256(wheel.read_bytes()).hexdigest() in hashes:
             found[_normal(name)] = wheel
-    return [found[name] for name in sorted(found)], sorted(wanted.keys() - found.keys())
+    return [found[name] for name in sorted(found)], sorted(versions.keys() - found.keys())
 
 
 def files(wheel: Path, site: str, bin_: str, python: str) -> dict[str, Entry]:
@@ -106,12 +106,12 @@ def _scripts(text: str, bin_: str, python: str) -> dict[str, Entry]:
     parser = configparser.ConfigParser(delimiters=("=",))
     parser.optionxform = str  # type: ignore[assignment, method-assign]
     parser.read_string(text)
-    made = {}
+    scripts = {}
     for name, target in parser["console_scripts"].items() if "console_scripts" in parser else ():
         module, _, function = target.partition("[")[0].strip().partition(":")
         script = _SCRIPT.format(python=python, module=module, name=function)
-        made[f"{bin_}/{name}"] = Entry(script.encode(), 0o755)
-    return made
+        scripts[f"{bin_}/{name}"] = Entry(script.encode(), 0o755)
+    return scripts
 
 
 def _pins(text: str) -> list[tuple[str, str]]:

@@ -91,9 +91,9 @@ def layer(files: Mapping[str, Entry], created_by: str) -> Layer:
 
 
 def _labels(sources: Sources, title: str, description: str) -> dict[str, str]:
-    told = {"title": title, "description": description, "version": sources.version, "licenses": "Apache-2.0"}
-    told |= {"revision": sources.revision} if sources.revision else {}
-    return {f"org.opencontainers.image.{key}": value for key, value in told.items()}
+    labels_ = {"title": title, "description": description, "version": sources.version, "licenses": "Apache-2.0"}
+    labels_ |= {"revision": sources.revision} if sources.revision else {}
+    return {f"org.opencontainers.image.{key}": value for key, value in labels_.items()}
 
 
 def _debian(cache: Path) -> Iterator[tuple[str, Entry]]:
@@ -168,8 +168,8 @@ def _with_bytecode(files: Mapping[str, Entry]) -> dict[str, Entry]:
         subprocess.run(
             [*command, "-p", "/", folder], env={"PYTHONHASHSEED": "0"}, stdout=subprocess.DEVNULL, check=False
         )
-        made = {str(at.relative_to(folder)): Entry(at.read_bytes()) for at in sorted(Path(folder).rglob("*.pyc"))}
-    return dict(files) | made
+        compiled = {str(at.relative_to(folder)): Entry(at.read_bytes()) for at in sorted(Path(folder).rglob("*.pyc"))}
+    return dict(files) | compiled
 
 
 class WrongPython(Exception):

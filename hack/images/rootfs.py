@@ -61,8 +61,8 @@ def command(
     user, group = config["config"]["User"].split(":")
     outer = ["unshare", "--user", "--map-root-user", "--mount", "--propagation", "private"]
     outer += ["sh", "-c", _MOUNTS, "mounts", str(root)]
-    for here, there in (mounts or {}).items():
-        outer += [str(here), there]
+    for source, target in (mounts or {}).items():
+        outer += [str(source), target]
     inner = [
         shutil.which("unshare") or "unshare",
         "--user",

@@ -48,11 +48,11 @@ def build(into: Path, source: str = ".") -> Path:
         for name in filter(None, listed.split("\0")):
             if not name.startswith(UNPUBLISHED) and (ROOT / name).exists():
                 _copy(ROOT / name, Path(copy, name))
-        with tempfile.TemporaryDirectory() as made:
+        with tempfile.TemporaryDirectory() as folder:
             pip: list[str | Path] = [*PIP, "wheel", "--no-index", "--no-deps", "--no-build-isolation"]
-            command = [*pip, "-w", made, Path(copy, source)]
+            command = [*pip, "-w", folder, Path(copy, source)]
             subprocess.run(command, check=True, timeout=300, env=os.environ | {"SOURCE_DATE_EPOCH": str(EPOCH_S)})
-            return Path(shutil.move(next(Path(made).glob("*.whl")), into))
+            return Path(shutil.move(next(Path(folder).glob("*.whl")), into))
 
 
 def _copy(file: Path, to: Path) -> None:

@@ -131,8 +131,8 @@ def _reads(path: str, name: str, test: str, met: set[tuple[str, str]]) -> bool:
 
 def _is_call(call: ast.Call, test: str) -> bool:
     """Return True if this is a call of run_by with the ID of this test."""
-    called = call.func.id if isinstance(call.func, ast.Name) else getattr(call.func, "attr", "")
-    return called == "run_by" and any(isinstance(each, ast.Constant) and each.value == test for each in call.args)
+    name = call.func.id if isinstance(call.func, ast.Name) else getattr(call.func, "attr", "")
+    return name == "run_by" and any(isinstance(each, ast.Constant) and each.value == test for each in call.args)
 
 
 def _names(node: ast.AST) -> Iterator[str]:

@@ -170,10 +170,10 @@ def by_row(tests: Iterable[Showing]) -> dict[str, list[Showing]]:
 def summary(table: Sequence[Row]) -> list[str]:
     """Return the lines of a Markdown table: the number of rows by group and state."""
     lines = [f"| | rows | {' | '.join(State)} |", f"| --- |{' ---: |' * (1 + len(State))}"]
-    for group, said in [*GROUPS.items(), ("", "all")]:
+    for group, title in [*GROUPS.items(), ("", "all")]:
         ours = [row for row in table if row.id.startswith(group)]
         counted = Counter(row.state for row in ours)
-        name = f"{group}: {said}" if group else said
+        name = f"{group}: {title}" if group else title
         lines.append(f"| {name} | {len(ours)} | {' | '.join(str(counted[state]) for state in State)} |")
     return lines
 
@@ -193,8 +193,8 @@ def page(table: Sequence[Row], tests: Iterable[Showing]) -> str:
     """Return the text of docs/contract.md. tests: that show its rows."""
     shows = by_row(tests)
     parts = [HEAD, *summary(table)]
-    for group, said in GROUPS.items():
-        parts += ["", f"## {group}: {said}", "", "| promise | in short | state | shown by, or why not |"]
+    for group, title in GROUPS.items():
+        parts += ["", f"## {group}: {title}", "", "| promise | in short | state | shown by, or why not |"]
         parts.append("| --- | --- | --- | --- |")
         for row in table:
             if row.id.startswith(group):
@@ -223,15 +223,15 @@ def main(argv: Sequence[str] | None = None, root: Path = ROOT) -> int:
     parser = argparse.ArgumentParser(prog="python -m hack.lint.contract", description=__doc__)
     parser.add_argument("--write", action="store_true", help=f"write {PAGE}")
     parser.add_argument("--check", action="store_true", help="say nothing but what is wrong")
-    asked = parser.parse_args(argv)
+    arguments = parser.parse_args(argv)
     table, tests = read(root)
     text = page(table, tests)
     wrong = list(faults(table, tests))
-    if asked.write:
+    if arguments.write:
         (root / PAGE).write_text(text)
     elif (root / PAGE).read_text() != text:
         wrong.append(f"{PAGE} is old: type make contract")
-    if not asked.check:
+    if not arguments.check:
         print("\n".join(_table_lines(table, tests)))
     print("".join(f"contract: {each}\n" for each in wrong), end="", file=sys.stderr)
     return 1 if wrong else 0

@@ -73,8 +73,8 @@ class Module:
         if not node.level:
             return node.module or ""
         folders = self.name.split(".") if self.is_init else self.name.split(".")[:-1]
-        kept = [*(() if self.package in BESIDE else (PACKAGE,)), *folders[: len(folders) - (node.level - 1)]]
-        return ".".join([*kept, node.module] if node.module else kept)
+        parents = [*(() if self.package in BESIDE else (PACKAGE,)), *folders[: len(folders) - (node.level - 1)]]
+        return ".".join([*parents, node.module] if node.module else parents)
 
 
 def statements(tree: ast.AST) -> Iterator[ast.AST]:

@@ -62,8 +62,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--into", type=Path, default=ROOT / "build", help="the folder (build)")
     args = parser.parse_args(argv)
     if args.what == "chart":
-        made = chart.write(args.into / "chart")
-        print(f"sha256:{_sha256(made)} {made}")
+        paths = chart.write(args.into / "chart")
+        print(f"sha256:{_sha256(paths)} {paths}")
         return 0
     sources = Sources(metadata.version("turnout"), clean_commit(), python_wheels.cache_folder())
     if not sources.revision:
@@ -90,8 +90,8 @@ def assemble(release: Release, parts: Sequence[Part]) -> None:
     subjects = {path.name: _sha256(path) for path in sorted(release.into.iterdir())} | images
     inputs = {f"hack/locks/{name}": _sha256(LOCKS / name) for name in _INPUTS}
     inputs["hack/images/debian.lock"] = _sha256(ROOT / "hack/images/debian.lock")
-    said = provenance.statement(subjects, inputs, release.sources.revision, release.version, release.url)
-    (release.into / PROVENANCE).write_text(json.dumps(said, indent=1) + "\n")
+    statement = provenance.statement(subjects, inputs, release.sources.revision, release.version, release.url)
+    (release.into / PROVENANCE).write_text(json.dumps(statement, indent=1) + "\n")
     sums = [f"{_sha256(path)}  {path.name}\n" for path in sorted(release.into.iterdir())]
     (release.into / SUMS).write_text("".join(sums))
 

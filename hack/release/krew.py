@@ -33,8 +33,8 @@ def archive(wheels: Iterable[Path]) -> bytes:
     for wheel in wheels:
         if not wheel.name.startswith(_BUILD_TOOLS):
             files |= python_wheels.files(wheel, "lib", "bin", f"/usr/bin/env python{PYTHON}")
-    kept = {path: entry for path, entry in files.items() if path.startswith("lib/")}
-    return packed(kept | {"kubectl-turnout": Entry(_PROGRAM.encode(), 0o755)})[1]
+    libraries = {path: entry for path, entry in files.items() if path.startswith("lib/")}
+    return packed(libraries | {"kubectl-turnout": Entry(_PROGRAM.encode(), 0o755)})[1]
 
 
 def name(version: str) -> str:

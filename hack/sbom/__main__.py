@@ -36,8 +36,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def licences() -> dict[str, str]:
     """Return the licence of each installed package that says it as an SPDX expression."""
-    said = ((each.metadata["Name"], each.metadata.json.get("license_expression")) for each in metadata.distributions())
-    return {name.lower().replace("_", "-"): text for name, text in said if name and isinstance(text, str)}
+    expressions = (
+        (each.metadata["Name"], each.metadata.json.get("license_expression")) for each in metadata.distributions()
+    )
+    return {name.lower().replace("_", "-"): text for name, text in expressions if name and isinstance(text, str)}
 
 
 if __name__ == "__main__":

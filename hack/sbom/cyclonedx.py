@@ -82,7 +82,7 @@ def _pinned(lock: str, text: str) -> Iterator[tuple[str, str, list[str]]]:
 def _component(package: Package, licence: str | None) -> dict[str, Any]:
     """Return a package as a component of the bill of materials. licence: SPDX expression, None if unknown."""
     purl = f"pkg:pypi/{package.name}@{package.version}"
-    made: dict[str, Any] = {
+    component: dict[str, Any] = {
         "type": "library",
         "bom-ref": purl,
         "name": package.name,
@@ -91,4 +91,4 @@ def _component(package: Package, licence: str | None) -> dict[str, Any]:
         "hashes": [{"alg": "SHA-256", "content": each} for each in package.hashes],
         "properties": [{"name": "turnout:lock", "value": each} for each in package.locks],
     }
-    return {**made, "licenses": [{"expression": licence}]} if licence else made
+    return {**component, "licenses": [{"expression": licence}]} if licence else component

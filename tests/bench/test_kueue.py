@@ -172,7 +172,7 @@ PEERS = [
 
 def test_ours_stands_beside_over_the_same_seeds_and_the_same_scheduler():
     found = kueue_beside.cells_beside(OURS, PEERS)
-    assert [(each.way, each.apart, each.crossings) for each in found] == [
+    assert [(each.way, each.spacing, each.crossings) for each in found] == [
         ("default", "together", 14.5),
         ("gates", "together", 1.5),
         ("kueue", "together", 2.0),

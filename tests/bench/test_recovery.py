@@ -46,7 +46,7 @@ BEFORE = round_(1, 3, 0, [1, 2, 3], "fresh")
         pytest.param(
             RecoveryEvent.KILLED,
             round_(2, 3, 3, [7, 8]),
-            RecoveryMeasurement(new_s=3.5, still_s=4, again=0, sources=("memory",), world=3),
+            RecoveryMeasurement(new_s=3.5, still_s=4, repeated_steps=0, sources=("memory",), world=3),
             id="from memory: no step again",
         ),
         pytest.param(
@@ -58,19 +58,19 @@ BEFORE = round_(1, 3, 0, [1, 2, 3], "fresh")
         pytest.param(
             RecoveryEvent.KILLED,
             round_(2, 3, 1, [7, 8, 9], "disk"),
-            RecoveryMeasurement(new_s=5.5, still_s=6, again=2, sources=("disk",), world=3),
+            RecoveryMeasurement(new_s=5.5, still_s=6, repeated_steps=2, sources=("disk",), world=3),
             id="from disk: until it is where it was",
         ),
         pytest.param(
             RecoveryEvent.KILLED,
             [*round_(2, 2, 1, [7], "disk"), *round_(3, 3, 1, [10, 11, 12], "disk")],
-            RecoveryMeasurement(new_s=8.5, still_s=9, again=3, sources=("disk",), world=3),
+            RecoveryMeasurement(new_s=8.5, still_s=9, repeated_steps=3, sources=("disk",), world=3),
             id="a world that ends again before it is where it was",
         ),
         pytest.param(
             RecoveryEvent.LOST,
             round_(2, 3, 3, [7], homes="abd"),
-            RecoveryMeasurement(new_s=3.5, still_s=4, again=0, sources=("memory", "buddy"), world=3),
+            RecoveryMeasurement(new_s=3.5, still_s=4, repeated_steps=0, sources=("memory", "buddy"), world=3),
             id="who was not there before has another's memory",
         ),
         pytest.param(
@@ -116,9 +116,9 @@ def test_a_round_that_has_just_begun_is_waited_for():
     assert not may_begin([], RecoveryEvent.KILLED, EVERY)
 
 
-def trials(*new_s, again=0, source="memory"):
+def trials(*new_s, repeated_steps=0, source="memory"):
     return [
-        RecoveryTrial(RecoveryMeasurement(each, each, again, (source,), 3) if each < math.inf else None)
+        RecoveryTrial(RecoveryMeasurement(each, each, repeated_steps, (source,), 3) if each < math.inf else None)
         for each in new_s
     ]
 
@@ -145,14 +145,17 @@ def test_the_row_of_an_event(new_s, row):
     ("mine", "met"),
     [
         pytest.param(trials(1, 2), [True, True], id="from memory, nothing twice"),
-        pytest.param(trials(1, again=2), [False, True], id="steps made twice"),
+        pytest.param(trials(1, repeated_steps=2), [False, True], id="steps made twice"),
         pytest.param(trials(1, source="disk"), [True, False], id="from disk"),
         pytest.param(trials(math.inf), [False, True], id="nothing came of it"),
         pytest.param([], [False, False], id="nothing was measured"),
     ],
 )
 def test_what_ours_is_held_to(mine, met):
-    story = {OURS[0]: dict.fromkeys(RecoveryEvent, mine), "torchrun": dict.fromkeys(RecoveryEvent, trials(9, again=9))}
+    story = {
+        OURS[0]: dict.fromkeys(RecoveryEvent, mine),
+        "torchrun": dict.fromkeys(RecoveryEvent, trials(9, repeated_steps=9)),
+    }
     assert [target.met for target in outcome(story).targets] == met
 
 
@@ -180,7 +183,7 @@ MARKS = [*marks(1, 0, 0, 0), *marks(2, 1, 0, 0)]
 
 def test_a_mark_is_read_as_it_was_written():
     mark = PhaseMark(7, 1, 2, "loaded", 12.25)
-    assert PhaseMark.read(mark.written()) == mark
+    assert PhaseMark.read(mark.line()) == mark
 
 
 @pytest.mark.parametrize(

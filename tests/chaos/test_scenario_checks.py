@@ -19,4 +19,4 @@ def steps(round_, world, ranks, at_s):
     ],
 )
 def test_two_worlds_at_once_are_seen(records, overlaps):
-    assert len(agents.apart(records)) == overlaps
+    assert len(agents.split_worlds(records)) == overlaps

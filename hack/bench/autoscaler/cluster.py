@@ -49,20 +49,20 @@ def built(jobs: int, nodes: int, rng: random.Random, waiters: int = 0) -> Cluste
     The jobs have up to MAX_WORKERS workers of 1, 2, 4 or 8 GPUs; a job for which there is no room is left out. waiters:
     number of further jobs, of which no pod has a node. rng: draws the sizes.
     """
-    made = Cluster()
+    cluster = Cluster()
     for number in range(nodes):
-        made.put(NODES, node(number))
+        cluster.put(NODES, node(number))
     for number in range(NAMESPACES):
-        made.put(QUOTAS, quota(f"team-{number}", nodes * PER_NODE // NAMESPACES * 2))
+        cluster.put(QUOTAS, quota(f"team-{number}", nodes * PER_NODE // NAMESPACES * 2))
     for number, (minimum, gpus, on) in enumerate(_filled(jobs, nodes, rng)):
-        job = made.put(JOBS, indexed_job(number, len(on), minimum, MAX_WORKERS, gpus))
+        job = cluster.put(JOBS, indexed_job(number, len(on), minimum, MAX_WORKERS, gpus))
         for index, at in enumerate(on):
-            made.put(PODS, worker(job, index, gpus, at))
+            cluster.put(PODS, worker(job, index, gpus, at))
     for number in range(jobs, jobs + waiters):
-        job = made.put(JOBS, indexed_job(number, 2, 2, 2, PER_NODE))
+        job = cluster.put(JOBS, indexed_job(number, 2, 2, 2, PER_NODE))
         for index in range(2):
-            made.put(PODS, worker(job, index, PER_NODE, None))
-    return made
+            cluster.put(PODS, worker(job, index, PER_NODE, None))
+    return cluster
 
 
 def _filled(jobs: int, nodes: int, rng: random.Random) -> list[tuple[int, int, list[int]]]:
@@ -71,18 +71,18 @@ def _filled(jobs: int, nodes: int, rng: random.Random) -> list[tuple[int, int, l
     Each of `jobs` jobs gets up to two workers; then they grow while there is room, as in a cluster that lends idle
     GPUs. nodes: their number. rng: draws the minimum and the GPUs.
     """
-    room, made = _Room(nodes), list[tuple[int, int, list[int]]]()
+    room, filled_nodes = _Room(nodes), list[tuple[int, int, list[int]]]()
     for _ in range(jobs):
         minimum, gpus = rng.randint(1, 2), rng.choice((1, 2, 4, 8))
-        made.append((minimum, gpus, [at for _ in range(2) if (at := room.take(gpus)) is not None]))
+        filled_nodes.append((minimum, gpus, [at for _ in range(2) if (at := room.take(gpus)) is not None]))
     while True:
         grew = False
-        for _, gpus, on in made:
+        for _, gpus, on in filled_nodes:
             if len(on) < MAX_WORKERS and (at := room.take(gpus)) is not None:
                 on.append(at)
                 grew = True
         if not grew:
-            return [each for each in made if each[2]]
+            return [each for each in filled_nodes if each[2]]
 
 
 class _Room:
@@ -104,9 +104,9 @@ class _Room:
 
 def node(number: int, beat: int = 0) -> Raw:
     """Return a ready node of 8 GPUs, with all metadata that an API server returns. beat: number of its heartbeat."""
-    made = bench_objects.node(number, beat)
-    made["metadata"] |= _meta(node_name(number), "", f"n-{number}")
-    return made
+    record = bench_objects.node(number, beat)
+    record["metadata"] |= _meta(node_name(number), "", f"n-{number}")
+    return record
 
 
 def quota(namespace: str, gpus: int) -> Raw:
@@ -202,18 +202,18 @@ def _replace_pod(cluster: Cluster, pods: list[str], rng: random.Random, generati
     pods: uids of all pods; the replaced one is changed in place. generation: part of the new pod's name.
     """
     index = rng.randrange(len(pods))
-    gone = cluster.objects[PODS].pop(pods[index])
+    removed = cluster.objects[PODS].pop(pods[index])
     cluster.version += 1
-    gone = {**gone, "metadata": {**gone["metadata"], "resourceVersion": str(cluster.version)}}
-    yield PODS, "DELETED", gone
-    stem = gone["metadata"]["name"].rpartition("-")[0]
+    removed = {**removed, "metadata": {**removed["metadata"], "resourceVersion": str(cluster.version)}}
+    yield PODS, "DELETED", removed
+    stem = removed["metadata"]["name"].rpartition("-")[0]
     meta = {
-        **gone["metadata"],
+        **removed["metadata"],
         "name": f"{stem}-{generation:05d}",
-        "uid": f"{gone['metadata']['uid'][:20]}-{generation}",
+        "uid": f"{removed['metadata']['uid'][:20]}-{generation}",
     }
-    spec = {key: value for key, value in gone["spec"].items() if key != "nodeName"}
+    spec = {key: value for key, value in removed["spec"].items() if key != "nodeName"}
     pods[index] = meta["uid"]
-    yield PODS, "ADDED", cluster.put(PODS, {**gone, "metadata": meta, "spec": spec, "status": {"phase": "Pending"}})
-    after = {**gone, "metadata": dict(meta)}
+    yield PODS, "ADDED", cluster.put(PODS, {**removed, "metadata": meta, "spec": spec, "status": {"phase": "Pending"}})
+    after = {**removed, "metadata": dict(meta)}
     yield PODS, "MODIFIED", cluster.put(PODS, after)

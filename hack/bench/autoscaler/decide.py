@@ -106,14 +106,14 @@ def _timed(scene: str, runs: int) -> Iterator[tuple[float, int]]:
     policy = Policy()
     for number in range(runs):
         if number % 4 == 0:
-            seen = _cluster(scene, random.Random(number))
-            decide(seen, policy, NOW_S)  # what a job was told before is told again, look by look
+            observed = _cluster(scene, random.Random(number))
+            decide(observed, policy, NOW_S)  # what a job was told before is told again, look by look
             freeze_objects()
-        seen = replace(seen, room=_as_seen_anew(seen.room))
+        observed = replace(observed, room=_as_seen_anew(observed.room))
         began = time.perf_counter()
-        steps = decide(seen, policy, NOW_S)
+        steps = decide(observed, policy, NOW_S)
         yield time.perf_counter() - began, sum(step.changes for step in steps)
-        assert len(steps) == len(seen.jobs)
+        assert len(steps) == len(observed.jobs)
 
 
 def _as_seen_anew(room: Capacity) -> Capacity:
@@ -193,18 +193,18 @@ def _job(
     return JobState(job, tuple(Worker(index, row) for index, row in enumerate(rows)))
 
 
-def _smaller(seen: JobState, takes: dict[PodShape, np.ndarray], free: np.ndarray) -> JobState:
+def _smaller(job_state: JobState, takes: dict[PodShape, np.ndarray], free: np.ndarray) -> JobState:
     """Return a job shrunk to its minimum; add the amounts of the workers that left to `free`.
 
     takes: amounts that a pod of each shape takes. free: free amounts of each node, which are changed in place.
     """
-    kept = seen.workers[: seen.job.bounds.minimum]
-    for worker in seen.workers[len(kept) :]:
-        free[worker.row] += takes[seen.job.shape]
-    return replace(seen, job=replace(seen.job, replicas=max(1, len(kept))), workers=kept)
+    remaining = job_state.workers[: job_state.job.bounds.minimum]
+    for worker in job_state.workers[len(remaining) :]:
+        free[worker.row] += takes[job_state.job.shape]
+    return replace(job_state, job=replace(job_state.job, replicas=max(1, len(remaining))), workers=remaining)
 
 
-def _waiting(seen: JobState) -> JobState:
+def _waiting(job_state: JobState) -> JobState:
     """Return the job without workers, so that it waits for its minimum."""
-    minimum = seen.job.bounds.minimum
-    return replace(seen, job=replace(seen.job, replicas=minimum), workers=())
+    minimum = job_state.job.bounds.minimum
+    return replace(job_state, job=replace(job_state.job, replicas=minimum), workers=())

@@ -129,16 +129,16 @@ class TimedCache(Cache):
         The arguments are those of `Cache.observation`.
         """
         began_s = time.thread_time()
-        seen = super().observation(now_s, age_s, complete, monotonic_s)
+        observed = super().observation(now_s, age_s, complete, monotonic_s)
         self.took_s.append(time.thread_time() - began_s)
-        return seen
+        return observed
 
 
 class TimedController(AutoscalerController):
     """A controller that records the CPU seconds of each whole look."""
 
     took_s: list[float]  # CPU seconds of each look so far
-    looked: asyncio.Event  # set after the first look
+    first_look_done: asyncio.Event  # set after the first look
 
     async def look(self, now_s: float, jumped_s: float = 0.0) -> int:
         """Run the controller's decision loop once, and append its CPU seconds in this thread to `took_s`.
@@ -146,10 +146,10 @@ class TimedController(AutoscalerController):
         Arguments and result as of `AutoscalerController.look`.
         """
         began_s = time.thread_time()
-        written = await super().look(now_s, jumped_s)
+        write_count = await super().look(now_s, jumped_s)
         self.took_s.append(time.thread_time() - began_s)
-        self.looked.set()
-        return written
+        self.first_look_done.set()
+        return write_count
 
 
 class DecisionTimes:
@@ -182,12 +182,12 @@ async def main(folder: Path) -> None:
         metrics.decide_s = decisions  # type: ignore[assignment]
         writer = ScaleWriter(_NoJobs(), KINDS, lambda: 1, metrics.count_outcome)
         autoscaler = TimedController(view, informers, writer, Policy(), clock, _NoReporter(), metrics)
-        view.took_s, autoscaler.took_s, autoscaler.looked = [], [], asyncio.Event()
+        view.took_s, autoscaler.took_s, autoscaler.first_look_done = [], [], asyncio.Event()
         watching = tasks.create_task(informers.run())
         await wait_until_synced(informers)
         found: dict[str, Any] = {"before_mib": before_mib, "start_s": time.perf_counter() - began_s}
         lending = tasks.create_task(autoscaler.run())
-        await autoscaler.looked.wait()
+        await autoscaler.first_look_done.wait()
         found |= {"first_observation_s": view.took_s.pop(), "first_decision_s": decisions.took_s.pop()}
         autoscaler.took_s.clear()
         began_s = time.perf_counter()

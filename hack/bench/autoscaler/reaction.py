@@ -47,7 +47,7 @@ class ReactionResults:
     times_s: dict[str, list[float]]
     start_s: float  # from the autoscaler's start until it has listed everything and leads
     decide_s: float  # mean time of a decision
-    looks: int  # number of decisions
+    decisions: int  # number of decisions
     mib: float  # memory at the end
     peak_mib: float  # most memory so far
 
@@ -87,13 +87,13 @@ async def measured(plane: ControlPlane, size: ClusterSize, plan: ReactionPlan, r
         start_s = await testbed.start_autoscaler()
         for form in FORMS:
             await testbed.react(form)  # the first ones warm it up
-        looks, taken_s = await _decisions(testbed)
+        decision_count, taken_s = await _decisions(testbed)
         for form in FORMS:
             times[form], times[f"{form}, bursts"] = await _reactions(testbed, form, plan)
         more, after_s = await _decisions(testbed)
-        decide_s = (after_s - taken_s) / max(1, more - looks)
+        decide_s = (after_s - taken_s) / max(1, more - decision_count)
         return ReactionResults(
-            times, start_s, decide_s, int(more - looks), testbed.memory_mib(), testbed.memory_mib("VmHWM")
+            times, start_s, decide_s, int(more - decision_count), testbed.memory_mib(), testbed.memory_mib("VmHWM")
         )
 
 
@@ -102,8 +102,8 @@ async def _reactions(testbed: Testbed, form: str, plan: ReactionPlan) -> tuple[l
 
     form: as in Testbed.react.
     """
-    alone = [took for _ in range(plan.singles) for took in await testbed.react(form)]
-    return alone, [took for _ in range(plan.bursts) for took in await testbed.react(form, plan.together)]
+    single_s = [took for _ in range(plan.singles) for took in await testbed.react(form)]
+    return single_s, [took for _ in range(plan.bursts) for took in await testbed.react(form, plan.together)]
 
 
 async def _decisions(testbed: Testbed) -> tuple[float, float]:
@@ -143,15 +143,15 @@ def _targets(found: ReactionResults, where: str) -> Iterator[Target]:
     groups = ("Pending", "Inqueue")
     of = found.times_s
     pods = [*of["pods"], *of["pods, bursts"]]
-    held = [took for form in groups for name in (form, f"{form}, bursts") for took in of[name]]
+    reaction_s = [took for form in groups for name in (form, f"{form}, bursts") for took in of[name]]
     yield Target(f"p99 with {where}, pods of a gang, s", interpolated(pods, 0.99), "<=", 1)
-    yield Target(f"p99 with {where}, PodGroups Pending and Inqueue, s", interpolated(held, 0.99), "<=", 1)
+    yield Target(f"p99 with {where}, PodGroups Pending and Inqueue, s", interpolated(reaction_s, 0.99), "<=", 1)
 
 
 def _note(found: ReactionResults, size: ClusterSize) -> str:
     """Return the note about the size of the cluster, and the time and memory of the autoscaler."""
     return (
         f"{size.jobs:,} Indexed Jobs, {size.pods:,} pods, {size.nodes * 8:,} GPUs: the autoscaler started, saw "
-        f"everything and led after {found.start_s:.1f} s; {found.looks} decisions, {found.decide_s * 1e3:.1f} ms each "
-        f"on average; {found.mib:.0f} MiB held, {found.peak_mib:.0f} at most."
+        f"everything and led after {found.start_s:.1f} s; {found.decisions} decisions, {found.decide_s * 1e3:.1f} ms "
+        f"each on average; {found.mib:.0f} MiB held, {found.peak_mib:.0f} at most."
     )

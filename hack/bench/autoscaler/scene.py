@@ -34,7 +34,7 @@ class ClusterSize:
         return self.jobs * self.workers + self.others
 
     @property
-    def asked(self) -> int:
+    def gang_pods(self) -> int:
         """Pods of one gang."""
         return self.workers - 1
 
@@ -49,10 +49,10 @@ def jobs(size: ClusterSize) -> list[Raw]:
     return [_job(f"job-{at:05d}", size) for at in range(size.jobs)]
 
 
-def pods(size: ClusterSize, made: list[Raw]) -> Iterator[Raw]:
-    """Yield every pod, bound to its node. made: the jobs as the API server returned them."""
+def pods(size: ClusterSize, objects: list[Raw]) -> Iterator[Raw]:
+    """Yield every pod, bound to its node. objects: the jobs as the API server returned them."""
     places = (_node(at) for at in range(size.nodes) for _ in range(PER_NODE // size.gpus))
-    for job, index in ((job, index) for job in made for index in range(size.workers)):
+    for job, index in ((job, index) for job in objects for index in range(size.workers)):
         meta, template = job["metadata"], job["spec"]["template"]
         owner = {"apiVersion": "batch/v1", "kind": "Job", "name": meta["name"], "uid": meta["uid"], "controller": True}
         mark = {labels.JOB_INDEX: str(index)}
@@ -72,22 +72,22 @@ def gang(name: str, size: ClusterSize) -> list[Raw]:
     """Return the pending pods of a gang that no known controller owns, with koordinator's annotations; it has no
     PodGroup.
     """
-    count = str(size.asked)
+    count = str(size.gang_pods)
     notes = {labels.KOORD_NAME: name, labels.KOORD_MIN: count, labels.KOORD_TOTAL: count}
-    return [_pod(f"{name}-{rank}", size.gpus, annotations=notes) for rank in range(size.asked)]
+    return [_pod(f"{name}-{rank}", size.gpus, annotations=notes) for rank in range(size.gang_pods)]
 
 
 def group(name: str, size: ClusterSize, phase: str) -> Raw:
-    """Return a PodGroup of Volcano in this phase, for a gang of `size.asked` pods, with an owner that would create
+    """Return a PodGroup of Volcano in this phase, for a gang of `size.gang_pods` pods, with an owner that would create
     them.
     """
-    asks = {GPU: str(size.gpus * size.asked)}
+    asks = {GPU: str(size.gpus * size.gang_pods)}
     owner = {"apiVersion": "example.com/v1", "kind": "Training", "name": name, "uid": f"uid-of-{name}"}
     return {
         "apiVersion": "scheduling.volcano.sh/v1beta1",
         "kind": "PodGroup",
         "metadata": {"name": name, "namespace": "default", "ownerReferences": [owner]},  # it would make the pods
-        "spec": {"minMember": size.asked, "minResources": asks},
+        "spec": {"minMember": size.gang_pods, "minResources": asks},
         "status": {"phase": phase},
     }
 

@@ -87,11 +87,12 @@ class WatchRecord:
 class Testbed:
     """One cluster of one size. `open` it, then `start_autoscaler`, then `react` as often as there are jobs left."""
 
-    def __init__(self, plane: ControlPlane, size: ClusterSize, api: Api, seen: WatchRecord, rng: random.Random) -> None:
-        self._plane, self._size, self._api, self._seen, self._rng = plane, size, api, seen, rng
+    def __init__(
+        self, plane: ControlPlane, size: ClusterSize, api: Api, watch_record: WatchRecord, rng: random.Random
+    ) -> None:
+        self._plane, self._size, self._api, self.watch_record, self._rng = plane, size, api, watch_record, rng
         self._number = 0
         self._port = 0
-        self.seen = seen
 
     # The autoscaler.
 
@@ -148,16 +149,16 @@ class Testbed:
             body = {"metadata": {"annotations": {MARKER: name}}}
             tasks.add(asyncio.create_task(self._api.patch(f"{JOBS}/job-00000", body)))
 
-        self._seen.on_pod = patch
+        self.watch_record.on_pod = patch
         for at in range(times):
             pod = scene.members(f"marker-{at}", self._size, [""])[0]
             name = pod["metadata"]["name"]
             await self._api.create(pod)
             async with asyncio.timeout(GIVE_UP_S):
-                ended_s = await self._seen.anchored.get()
+                ended_s = await self.watch_record.anchored.get()
             took.append(ended_s - await self._first_s(name))
             await self._api.delete(f"{PODS}/{name}?gracePeriodSeconds=0")
-        self._seen.on_pod = lambda _: None
+        self.watch_record.on_pod = lambda _: None
         await asyncio.gather(*tasks)
         return took
 
@@ -172,14 +173,14 @@ class Testbed:
         self._number += together
         if form == "pods":
             firsts = [f"{name}-0" for name in names]
-            wanted = [pod for name in names for pod in scene.gang(name, self._size)]
+            objects = [pod for name in names for pod in scene.gang(name, self._size)]
         else:
-            firsts, wanted = names, [scene.group(name, self._size, form) for name in names]
-        made = asyncio.create_task(self._api.create_all(wanted))
+            firsts, objects = names, [scene.group(name, self._size, form) for name in names]
+        creation = asyncio.create_task(self._api.create_all(objects))
         async with asyncio.timeout(GIVE_UP_S):
-            shrunk = [await self._seen.shrunk.get() for _ in names]
+            shrunk = [await self.watch_record.shrunk.get() for _ in names]
             began_s = sorted([await self._first_s(name) for name in firsts])
-        await made
+        await creation
         for name, (job, size, _) in zip(names, shrunk, strict=True):
             await self._shrink_job_and_start_gang(name, job, size, form)
         return [ended_s - began for began, (_, _, ended_s) in zip(began_s, shrunk, strict=True)]
@@ -209,8 +210,8 @@ class Testbed:
         """
         async with asyncio.timeout(GIVE_UP_S):
             while True:
-                if name in self._seen.first_s:
-                    return self._seen.first_s[name]
+                if name in self.watch_record.first_s:
+                    return self.watch_record.first_s[name]
                 await asyncio.sleep(0.001)
 
 
@@ -223,12 +224,12 @@ async def opened(plane: ControlPlane, size: ClusterSize, rng: random.Random) -> 
         jobs = await api.create_all(scene.jobs(size))
         await api.create_all(scene.pods(size, jobs))
         await api.served(GROUPS)
-        seen = WatchRecord(sizes={job["metadata"]["name"]: size.workers for job in jobs})
-        watched = ((JOBS, seen.note_job), (PODS, seen.note), (GROUPS, seen.note))
+        watch_record = WatchRecord(sizes={job["metadata"]["name"]: size.workers for job in jobs})
+        watched = ((JOBS, watch_record.note_job), (PODS, watch_record.note), (GROUPS, watch_record.note))
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(_follow(api, path, await _version(api, path), note)) for path, note in watched]
             try:
-                yield Testbed(plane, size, api, seen, rng)
+                yield Testbed(plane, size, api, watch_record, rng)
             finally:
                 for task in tasks:
                     task.cancel()

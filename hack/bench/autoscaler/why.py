@@ -61,14 +61,14 @@ async def help_cpu_s(compiled: str) -> Timed:
 
     compiled: folder of the bytecode cache.
     """
-    taken: Timed = {}
+    cpu_s: Timed = {}
     for command in sorted(COMMANDS):
-        for again in range(HELPS + 1):
+        for turn in range(HELPS + 1):
             before_s = _cpu_s()
             await _time_process(compiled, "-m", "turnout.cli", command, "--help")
-            if again:
-                taken.setdefault(command, []).append(_cpu_s() - before_s)
-    return taken
+            if turn:
+                cpu_s.setdefault(command, []).append(_cpu_s() - before_s)
+    return cpu_s
 
 
 async def measured(plane: ControlPlane, size: ClusterSize, compiled: str) -> Timed:
@@ -94,16 +94,16 @@ async def measured(plane: ControlPlane, size: ClusterSize, compiled: str) -> Tim
                 for what, job in ASKED.items()
             },
         }
-        taken: Timed = {name: [] for name in works}
-        for again in range(TIMES + 1):
+        times_s: Timed = {name: [] for name in works}
+        for turn in range(TIMES + 1):
             for name, work in works.items():
                 before_s = _cpu_s()
                 took_s = await work()
-                if again:
-                    taken[name].append(took_s)
-                if again and name.startswith("why"):
-                    taken.setdefault(f"CPU of {name}", []).append(_cpu_s() - before_s)
-    return taken
+                if turn:
+                    times_s[name].append(took_s)
+                if turn and name.startswith("why"):
+                    times_s.setdefault(f"CPU of {name}", []).append(_cpu_s() - before_s)
+    return times_s
 
 
 def _cpu_s() -> float:
@@ -158,9 +158,9 @@ async def _look(client: Client, job: str) -> float:
     settings = Settings()
     view = await look(client, settings, "default")
     kind, namespace, name = job.split("/")
-    told = explanation_of(settings, view, JobKey(kind, namespace, name))
-    if isinstance(told, str):
-        raise RuntimeError(f"{job} does not wait: {told}")
+    explanation = explanation_of(settings, view, JobKey(kind, namespace, name))
+    if isinstance(explanation, str):
+        raise RuntimeError(f"{job} does not wait: {explanation}")
     return time.perf_counter() - began_s
 
 
@@ -184,14 +184,17 @@ async def _time_process(compiled: str, *argv: str) -> float:
     return took_s
 
 
-def _outcome(size: ClusterSize, taken: Timed, helped: Timed) -> Outcome:
-    """Return the tables and targets. taken: seconds by what was timed. helped: CPU seconds of --help by command."""
+def _outcome(size: ClusterSize, times_s: Timed, helped: Timed) -> Outcome:
+    """Return the tables and targets. times_s: seconds by what was timed. helped: CPU seconds of --help by command."""
     columns = {"milliseconds": "", "median": ".0f", "p90": ".0f", "most": ".0f"}
     rows = [
         (name, *(1e3 * nearest_rank(times, share) for share in (0.5, 0.9, 1.0)))
-        for name, times in {**taken, **{f"CPU of {command} --help": times for command, times in helped.items()}}.items()
+        for name, times in {
+            **times_s,
+            **{f"CPU of {command} --help": times for command, times in helped.items()},
+        }.items()
     ]
-    medians = {name: nearest_rank(times, 0.5) for name, times in (taken | helped).items()}
+    medians = {name: nearest_rank(times, 0.5) for name, times in (times_s | helped).items()}
     worst_s = max(medians[f"CPU of why, of {what}"] for what in ASKED)
     slowest = max(helped, key=lambda command: medians[command])
     words = f"CPU of why at {size.jobs:,} jobs, median of the slower question, s"

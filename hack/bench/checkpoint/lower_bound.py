@@ -25,13 +25,13 @@ class WarmMemory:
 
     def __enter__(self) -> Self:
         self._memory = mmap.mmap(-1, max(_PAGE, self._size_bytes))
-        self._held = (ctypes.c_char * len(self._memory)).from_buffer(self._memory)
-        self.address = ctypes.addressof(self._held)
+        self._view = (ctypes.c_char * len(self._memory)).from_buffer(self._memory)
+        self.address = ctypes.addressof(self._view)
         ctypes.memset(self.address, 1, len(self._memory))
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        del self._held
+        del self._view
         self._memory.close()
 
     def holds(self, tensors: Iterable[Any]) -> bool:

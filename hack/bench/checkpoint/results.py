@@ -60,7 +60,7 @@ class CheckpointResults:
     def save_success_share(self) -> float:
         """Return the share of requested saves that succeeded during a persist; NaN if none was requested."""
         figures = self.scenes["persisted"].figures
-        return figures.get(TAKEN, math.nan) / asked if (asked := figures.get(ASKED, 0)) else math.nan
+        return figures.get(TAKEN, math.nan) / requested if (requested := figures.get(ASKED, 0)) else math.nan
 
     def in_other_worlds(self) -> float:
         """Return the worst ratio of our load to the copy by one thread, over all pairs of world sizes; NaN if one is
@@ -93,7 +93,7 @@ class CheckpointResults:
         steady = [one, two, part, *(name for name in BASELINES if name != SHIPPED), OURS, FROZEN, FIXED]
         copied = (BARE, REUSED, BLOCKING, OURS)
         slowed = [one, *copied, *(of(name, BUSY) for name in copied)]
-        beside = [ALONE, *(of(name, BESIDE) for name in copied)]
+        columns = [ALONE, *(of(name, BESIDE) for name in copied)]
         persisted = [PLAIN, REUSED, OURS, of(REUSED, PERSIST), of(OURS, PERSIST)]
         own = [of(name, OWN) for name in (one, two, *OTHERS, OURS)]
         return [
@@ -104,7 +104,7 @@ class CheckpointResults:
             self._table(
                 "overlapped", "what one save adds to a loop on one core, copy and all behind it", slowed, {"": one}
             ),
-            self._table("overlapped", "the step right after a save, the copy behind it", beside, {"": ALONE}),
+            self._table("overlapped", "the step right after a save, the copy behind it", columns, {"": ALONE}),
             self._table("persisted", "a step on one core while what was saved goes to a disk", persisted, {"": PLAIN}),
             self._worlds(),
             self._table("worlds", "what one rank saved, in new memory", own, {"": own[0]}),
@@ -131,9 +131,9 @@ class CheckpointResults:
         result = self.scenes[scene]
         times = result.times_s.get(name, [])
         equal = "loaded again, equal" if result.figures.get(of(name, EQUAL)) else ""
-        said = equal if times else BROKE
+        check = equal if times else BROKE
         best_ms, median_ms = result.best_s(name) * 1e3, result.median_s(name) * 1e3
-        return (name, len(times), best_ms, median_ms, self.ratio(scene, name, reference), f"x {reference}", said)
+        return (name, len(times), best_ms, median_ms, self.ratio(scene, name, reference), f"x {reference}", check)
 
     def _worlds(self) -> Table:
         """Return the table of loads by another number of ranks than the saving one, a row for each pair of numbers."""
@@ -144,8 +144,8 @@ class CheckpointResults:
             best_ms = [result.best_s(pair(name, *each)) * 1e3 for name in (floor(1), floor(2), NOTHING, DCP, OURS)]
             ratios = [self.ratio("worlds", ours, pair(name, *each)) for name in (floor(1), floor(2), DCP)]
             times = len(result.times_s.get(ours, ()))
-            said = "" if times else BROKE
-            rows.append((f"{each[0]} -> {each[1]}", times, *best_ms, result.median_s(ours) * 1e3, *ratios, said))
+            check = "" if times else BROKE
+            rows.append((f"{each[0]} -> {each[1]}", times, *best_ms, result.median_s(ours) * 1e3, *ratios, check))
         equal = ", loaded equal to dcp.load" if self._equal_in_other_worlds() == 1 else ""
         title = f"load what another number of ranks saved: {result.state_bytes / 1e6:,.0f} MB{equal}"
         return Table(title, WORLDS, rows)

@@ -52,12 +52,12 @@ async def measured(plane: ControlPlane, audit: Audit, size: WorkloadSize) -> Con
     theirs: list[ControllerTrial] = []
     ours: list[ControllerTrial] = []
     async with open_cluster(plane) as (api, their_side, our_side):
-        for again in range(size.times):
+        for turn in range(size.times):
             turns: list[tuple[Controller, list[ControllerTrial]]] = [(their_side, theirs), (our_side, ours)]
-            for side, found in turns if again % 2 == 0 else reversed(turns):
-                found.append(await run_trial(side, api, audit, size, random.Random(again)))
+            for side, found in turns if turn % 2 == 0 else reversed(turns):
+                found.append(await run_trial(side, api, audit, size, random.Random(turn)))
                 _progress(side, found[-1])
-        deleted = [await _both_deleted(api, (their_side, our_side), size, again) for again in range(size.turns)]
+        deleted = [await _both_deleted(api, (their_side, our_side), size, turn) for turn in range(size.turns)]
         at_rest = await measure_idle(our_side, their_side, api, audit, size)
         for side, each in zip((our_side, their_side), at_rest, strict=True):
             _progress_at_rest(side, each)
@@ -65,14 +65,14 @@ async def measured(plane: ControlPlane, audit: Audit, size: WorkloadSize) -> Con
 
 
 async def _both_deleted(
-    api: Api, sides: tuple[Controller, Controller], size: WorkloadSize, again: int
+    api: Api, sides: tuple[Controller, Controller], size: WorkloadSize, turn: int
 ) -> tuple[float, float]:
     """Return, for both controllers, the median seconds until a deleted job's children are gone: (theirs, ours).
 
-    again: number of the repetition; it decides which controller is first. sides: the two controllers, theirs first.
+    turn: number of the repetition; it decides which controller is first. sides: the two controllers, theirs first.
     """
     found = {}
-    for side in sides if again % 2 == 0 else reversed(sides):
+    for side in sides if turn % 2 == 0 else reversed(sides):
         found[side.name] = median(await time_deletions(side, api, size))
         progress(f"{side.name}: a deleted job's children gone after {found[side.name] * 1e3:.0f} ms")
     theirs, ours = (found[side.name] for side in sides)
@@ -80,11 +80,11 @@ async def _both_deleted(
 
 
 def _progress(side: Controller, found: ControllerTrial) -> None:
-    told = f"all running after {found.running_s:.1f} s, CPU {found.used.cpu_s:.1f} s, {found.used.peak_mib:.0f} MiB"
-    asked = ", ".join(f"{name} {count}" for name, count in found.requests.most_common())
-    progress(f"{side.name}: {told}; {asked}")
+    text = f"all running after {found.running_s:.1f} s, CPU {found.used.cpu_s:.1f} s, {found.used.peak_mib:.0f} MiB"
+    requests = ", ".join(f"{name} {count}" for name, count in found.requests.most_common())
+    progress(f"{side.name}: {text}; {requests}")
 
 
 def _progress_at_rest(side: Controller, found: IdleMeasurement) -> None:
-    told = f"at rest {found.cores:.2%} of a core, {found.peak_mib:.0f} MiB, caught up after {found.caught_up_s:.1f} s"
-    progress(f"{side.name}: {told}")
+    text = f"at rest {found.cores:.2%} of a core, {found.peak_mib:.0f} MiB, caught up after {found.caught_up_s:.1f} s"
+    progress(f"{side.name}: {text}")

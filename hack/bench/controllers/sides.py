@@ -32,10 +32,11 @@ class ControllerUsage:
 class Controller:
     """One controller. name: of the program on the plane. agent: how its name for itself begins in requests.
 
-    looks: the series of its metrics page that counts looks at jobs; waiting: that of jobs which wait for one.
+    reconcile_count: the series of its metrics page that counts reconciliations of jobs. queue_depth: that of the jobs
+    which wait for one.
     """
 
-    name = agent = looks = waiting = ""
+    name = agent = reconcile_count = queue_depth = ""
 
     def __init__(self, plane: ControlPlane) -> None:
         self._plane = plane
@@ -56,7 +57,7 @@ class Controller:
 
     async def caught_up(self, jobs: int) -> None:
         """Wait until it looked at jobs at least `jobs` times since its start, and no job waits for it."""
-        await self._until(lambda page: _sum(page, self.looks) >= jobs and _sum(page, self.waiting) == 0)
+        await self._until(lambda page: _sum(page, self.reconcile_count) >= jobs and _sum(page, self.queue_depth) == 0)
 
     async def _until(self, is_ready: Callable[[str], bool]) -> None:
         """Get the metrics page until `is_ready` is true of its text. Raises TimeoutError after READY_WITHIN_S."""
@@ -72,8 +73,8 @@ class TrainingOperator(Controller):
     """The Training Operator."""
 
     name = agent = "training-operator"
-    looks = 'controller_runtime_reconcile_total{controller="pytorchjob-controller"'
-    waiting = "workqueue_depth{"
+    reconcile_count = 'controller_runtime_reconcile_total{controller="pytorchjob-controller"'
+    queue_depth = "workqueue_depth{"
 
     async def start(self) -> None:
         """Start it for PyTorchJobs alone."""
@@ -85,7 +86,7 @@ class TurnoutController(Controller):
     """The job controllers of this repository."""
 
     name, agent = "turnout-controller", "turnout"
-    looks, waiting = "turnout_controller_decide_seconds_count", "turnout_controller_workqueue_depth"
+    reconcile_count, queue_depth = "turnout_controller_decide_seconds_count", "turnout_controller_workqueue_depth"
 
     async def start(self) -> None:
         """Start our controllers, and wait until they lead."""

@@ -133,15 +133,15 @@ async def measure_idle(
     return found, IdleMeasurement(0.0, cores, peak_mib, caught_up_s, writes_at_rest, writes_after_restart)
 
 
-async def _create_jobs(api: Api, wanted: Sequence[dict[str, object]], workers: int) -> float:
+async def _create_jobs(api: Api, objects: Sequence[dict[str, object]], workers: int) -> float:
     """Create jobs and wait until all run with all workers. Return the seconds from the first creation.
 
-    Raises TimeoutError if they do not within GIVE_UP_S. wanted: the jobs. workers: of each job.
+    Raises TimeoutError if they do not within GIVE_UP_S. objects: the jobs. workers: of each job.
     """
     began_s = time.monotonic()
     async with asyncio.TaskGroup() as group:
-        group.create_task(api.create_all(wanted))
-        await all_running(api, len(wanted), workers, GIVE_UP_S)
+        group.create_task(api.create_all(objects))
+        await all_running(api, len(objects), workers, GIVE_UP_S)
     return time.monotonic() - began_s
 
 
@@ -171,11 +171,11 @@ async def _time_replacements(api: Api, size: WorkloadSize, rng: random.Random) -
     async with watched_pods(api, size.pods) as pods:
         for name in rng.sample(pods.names(), min(size.lost, size.pods)):
             await asyncio.sleep(rng.uniform(*_PAUSES_S))
-            seen = pods.replaced(name)
+            replacement = pods.replaced(name)
             began_s = time.monotonic()
             await api.delete(f"{PODS}/{name}?gracePeriodSeconds=0")
             async with asyncio.timeout(GIVE_UP_S):
-                took.append(await seen - began_s)
+                took.append(await replacement - began_s)
     return took
 
 

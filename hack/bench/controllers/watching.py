@@ -90,9 +90,9 @@ class WatchedPods:
 
     def replaced(self, name: str) -> asyncio.Future[float]:
         """Return a future of the time, on the monotonic clock, at which another pod with this name is first seen."""
-        seen = asyncio.get_running_loop().create_future()
-        self._waiting[name] = self._uids[name], seen
-        return seen
+        replacement = asyncio.get_running_loop().create_future()
+        self._waiting[name] = self._uids[name], replacement
+        return replacement
 
     def note(self, line: bytes, now_s: float) -> None:
         """Record one line of the watch; resolve the future of a pod that it replaces. now_s: when the line arrived."""

@@ -43,17 +43,17 @@ class Caller:
         ).encode()
         start_s = time.perf_counter()
         self._socket.sendall(head + body)
-        got = bytearray()
-        while (end := got.find(b"\r\n\r\n")) < 0:
-            got += self._more()
-        top = got[:end].decode().lower()
+        answer = bytearray()
+        while (end := answer.find(b"\r\n\r\n")) < 0:
+            answer += self._more()
+        top = answer[:end].decode().lower()
         need = end + 4 + int(top.partition("content-length: ")[2].partition("\r\n")[0])
-        while len(got) < need:
-            got += self._more()
+        while len(answer) < need:
+            answer += self._more()
         took_s = time.perf_counter() - start_s
         if not top.startswith("http/1.1 2"):
-            raise RuntimeError(f"{method} {path}: {top.partition(chr(13))[0]}: {bytes(got[end + 4 :])[:200]!r}")
-        return bytes(got[end + 4 :]), took_s
+            raise RuntimeError(f"{method} {path}: {top.partition(chr(13))[0]}: {bytes(answer[end + 4 :])[:200]!r}")
+        return bytes(answer[end + 4 :]), took_s
 
     def json(self, method: str, path: str, obj: Any = None) -> Any:
         """Send one request with a JSON body, and return the decoded JSON answer. obj: None for no body."""
@@ -66,10 +66,10 @@ class Caller:
 
     def _more(self) -> bytes:
         """Return further bytes of the answer. Raises RuntimeError if the server closed the connection."""
-        got = self._socket.recv(_CHUNK)
-        if not got:
+        block = self._socket.recv(_CHUNK)
+        if not block:
             raise RuntimeError("the server ended the connection")
-        return got
+        return block
 
 
 @contextmanager

@@ -74,12 +74,12 @@ async def api(kubeconfig: Path, nodes: int, pods: int, events_per_s: float) -> N
     The kubeconfig is written when the cluster is complete. kubeconfig: the file, through which the API is found. nodes,
     pods: in the cluster. events_per_s: watch events that the changes cause.
     """
-    whole = kubeconfig.with_suffix(".part")
-    async with serve_api(whole, kept_changes=50_000) as served:
+    part_file = kubeconfig.with_suffix(".part")
+    async with serve_api(part_file, kept_changes=50_000) as served:
         churn = Churn(served.store, nodes, pods)
         gc.collect()
         gc.freeze()  # else each page of a list has the collector walk the whole cluster
-        whole.rename(kubeconfig)
+        part_file.rename(kubeconfig)
         await run_until_signal(churn.run(events_per_s))
 
 
@@ -94,11 +94,11 @@ class Churn:
         store.create(kinds["configmaps"], cluster.MAP_NAMESPACE, cluster.topology_map(nodes))
         for number in range(nodes):
             store.create(self._node, "", cluster.node(number))
-        self._standing = [
+        self._bound = [
             (self._new_pod(f"serve-{n}", on), on)
             for n, on in enumerate(cluster.busy_nodes(nodes, pods, random.Random(3)))
         ]
-        self._made = pods
+        self._created = pods
 
     async def run(self, events_per_s: float) -> None:
         """Change pods and nodes so that `events_per_s` watch events arise per second, until cancelled."""
@@ -120,16 +120,16 @@ class Churn:
             beat = cluster.node(which, events_so_far)
             self._store.update(self._node, "", cluster.node_name(which), beat, "status")
             return 1
-        at = self._rng.randrange(len(self._standing))
-        name, on = self._standing[at]
+        at = self._rng.randrange(len(self._bound))
+        name, on = self._bound[at]
         if events_so_far % 4 == 1:
             status = {"phase": "Running", "podIP": f"10.1.{events_so_far % 250}.{at % 250}"}
             self._store.update(self._pod, cluster.NAMESPACE, name, self._with(name, status), "status")
             return 1
         # Another of its kind takes its place, so that the cluster stays as full as it was.
         self._store.delete(self._pod, cluster.NAMESPACE, name, DeleteOptions(grace_s=0))
-        self._made += 1
-        self._standing[at] = (self._new_pod(f"serve-{self._made}", on), on)
+        self._created += 1
+        self._bound[at] = (self._new_pod(f"serve-{self._created}", on), on)
         return 2
 
     def _with(self, name: str, status: cluster.Raw) -> cluster.Raw:

@@ -106,13 +106,13 @@ def _ask(plans: Plans, member: Raw, names: list[str]) -> tuple[float, str]:
 
     names: candidate nodes. member: the pod, which the view has.
     """
-    now_s, seen = time.monotonic(), plans.view.pods[member["metadata"]["uid"]]
+    now_s, member_state = time.monotonic(), plans.view.pods[member["metadata"]["uid"]]
     began_s = time.perf_counter()
-    answer = answer_filter(plans, seen, names, Rules(), now_s)
+    answer = answer_filter(plans, member_state, names, Rules(), now_s)
     milliseconds = (time.perf_counter() - began_s) * 1e3
     chosen = answer.nodes[0] if answer.nodes else ""
     if chosen:
-        plans.view.assume(seen, chosen, now_s)
+        plans.view.assume(member_state, chosen, now_s)
     return milliseconds, chosen
 
 

@@ -82,7 +82,7 @@ def _notes(measured: Sequence[SizeResult]) -> tuple[str, ...]:
     """Return the notes about the requests of each size and how they were timed."""
     counts = ", ".join(
         f"{one.size.nodes:,}: {one.size.runs} runs of {len(one.runs[0].ours.loopback_s)} requests, "
-        f"{sum(r.placed for r in one.runs)} gangs placed and {sum(r.refused for r in one.runs)} refused"
+        f"{sum(r.placed_gangs for r in one.runs)} gangs placed and {sum(r.refused for r in one.runs)} refused"
         for one in measured
     )
     return (

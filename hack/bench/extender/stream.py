@@ -51,7 +51,7 @@ class StreamRun:
 
     ours: RequestTimes = field(default_factory=RequestTimes)
     noop: RequestTimes = field(default_factory=RequestTimes)
-    placed: int = 0  # gangs
+    placed_gangs: int = 0
     refused: int = 0
 
 
@@ -142,9 +142,9 @@ class _Stream:
             if len(self._living) == LIVING:
                 self._leave(self._living.popleft())
             run.ours.first.append(len(run.ours.loopback_s))
-            placed = [self._place(run, pod) for pod in self._arrive(gang)]
-            run.placed += all(placed)
-            run.refused += not all(placed)
+            hosts = [self._place(run, pod) for pod in self._arrive(gang)]
+            run.placed_gangs += all(hosts)
+            run.refused += not all(hosts)
             self._living.append(gang)
         return run
 
@@ -171,13 +171,13 @@ class _Stream:
         names = b",".join(self._names[turn:] + self._names[:turn])
         body = b'{"Pod":%b,"Nodes":null,"NodeNames":[%b]}\n' % (json.dumps(pod).encode(), names)
         filtered, scored = (self._ask(run, verb, body) for verb in ("/filter", "/prioritize"))
-        kept = json.loads(filtered)["NodeNames"]
-        if len(kept) == len(self._names):  # no opinion: the scheduler would go by the scores
-            kept = [entry["Host"] for entry in json.loads(scored)]
-        if not kept:
+        candidates = json.loads(filtered)["NodeNames"]
+        if len(candidates) == len(self._names):  # no opinion: the scheduler would go by the scores
+            candidates = [entry["Host"] for entry in json.loads(scored)]
+        if not candidates:
             return False
         name = pod["metadata"]["name"]
-        self._api.json("POST", f"{_PODS}/{name}/binding", {"target": {"name": kept[0]}})
+        self._api.json("POST", f"{_PODS}/{name}/binding", {"target": {"name": candidates[0]}})
         return True
 
     def _ask(self, run: StreamRun, verb: str, body: bytes) -> bytes:

@@ -21,7 +21,10 @@ TRAIN_SCRIPT = Path(__file__).with_name("hanging_script.py")
 
 
 class HangingWorld:
-    """A world of ranks in one folder, started repeatedly. said: the last reports, with their times."""
+    """A world of ranks in one folder, started repeatedly.
+
+    events: (monotonic seconds, name) of all that the monitor reported during the last run.
+    """
 
     def __init__(self, folder: Path, ranks: int, limits: HangLimits) -> None:
         self._folder, self._ranks, self._limits = folder, ranks, limits
@@ -29,8 +32,8 @@ class HangingWorld:
         self._processes = WorkerProcesses(
             fork=True, preload=("torch",), shutdown_timeout_s=1.0, log_event=lambda *_: None, env=self._env
         )
-        self.said: list[tuple[float, str]] = []
-        self._taken = asyncio.Event()
+        self.events: list[tuple[float, str]] = []
+        self._stacks_taken = asyncio.Event()
 
     async def warm(self) -> None:
         os.mkfifo(self._folder / "queue")
@@ -42,7 +45,7 @@ class HangingWorld:
         Returns when a rank last made progress, monotonic seconds. hangs, where: the rank that hangs and the place; -1
         for none. limit_s: raises TimeoutError after it. steps: that each rank makes before the hang or the end.
         """
-        watched, self.said, self._taken = StepCounters(self._folder, self._ranks), [], asyncio.Event()
+        watched, self.events, self._stacks_taken = StepCounters(self._folder, self._ranks), [], asyncio.Event()
         watching = HangMonitor(HangPolicy(folder=str(self.stacks)), self._say, self._limits)
         orders = self._orders(watched, str(steps), str(hangs), where)
         try:
@@ -53,8 +56,8 @@ class HangingWorld:
                     ended = await self._processes.ended()
                     assert not any(each.failed for each in ended), [each.error or str(each) for each in ended]
                 else:
-                    await self._taken.wait()
-            return max(seen.beat_s for seen in watched.progress())
+                    await self._stacks_taken.wait()
+            return max(progress.beat_s for progress in watched.progress())
         finally:
             await watching.end()
             await self._processes.stop(signal.SIGKILL, 0.0)
@@ -65,13 +68,13 @@ class HangingWorld:
         return self._folder / "stacks"
 
     def _say(self, what: str, fields: Mapping[str, object]) -> None:
-        self.said.append((time.monotonic(), what))
+        self.events.append((time.monotonic(), what))
         if what == "stacks_taken":
-            self._taken.set()
+            self._stacks_taken.set()
 
-    def told(self, what: str) -> list[float]:
+    def event_times(self, what: str) -> list[float]:
         """Return the times at which the monitor reported the event `what`, monotonic seconds."""
-        return [at_s for at_s, said in self.said if said == what]
+        return [at_s for at_s, name in self.events if name == what]
 
     def _orders(self, watched: StepCounters, *arguments: str) -> list[SpawnSpec]:
         """Return, for each rank, how its process is started. arguments: of the training script.

@@ -56,7 +56,7 @@ async def _run(folder: Path, scale: Scale) -> Outcome:
     try:
         await world.warm()
         await world.train(scale.pick(34_000, 2_000, RELIABLE_STEPS + 100), limit_s=560)
-        alarms = len(world.told("process_hung"))
+        alarms = len(world.event_times("process_hung"))
         record = array("d", (folder / "record").read_bytes())
         figures = {"live_alarms": float(alarms)} | _recorded(record)
         figures |= await _trials(quickly, scale.pick(9, 2, 1))
@@ -118,8 +118,8 @@ def _alarms(record: Sequence[float], scale: float) -> int:
     beat_s = 0.0
     for end_s, took_s, is_step in _spans(record):
         while now_s < end_s * scale:
-            seen = Progress(beats, beat_s, "" if is_step else "phase", turns + (not is_step), turn_s, True, counts)
-            watch, news = observe(watch, seen, limits, now_s)
+            progress = Progress(beats, beat_s, "" if is_step else "phase", turns + (not is_step), turn_s, True, counts)
+            watch, news = observe(watch, progress, limits, now_s)
             alarms += news is not None and watch.hangs
             now_s += limits.look_s
         if is_step:
@@ -139,13 +139,13 @@ async def _trials(world: HangingWorld, times: int) -> dict[str, float]:
     for trial in range(times):
         rank, where = trial % RANKS, PLACES[trial // RANKS % len(PLACES)]
         last_s = await world.train(rng.randint(200, 400), rank, where, limit_s=120)
-        named += _apart(world.stacks) == str(rank)
-        delays_s.append(world.told("process_hung")[0] - last_s)
-        stacks_s.append(world.told("stacks_taken")[0] - world.told("process_hung")[0])
+        named += _outlier_ranks(world.stacks) == str(rank)
+        delays_s.append(world.event_times("process_hung")[0] - last_s)
+        stacks_s.append(world.event_times("stacks_taken")[0] - world.event_times("process_hung")[0])
     return {"named": named / times, "found_after_s": max(delays_s), "stacks_taken_in_s": max(stacks_s)}
 
 
-def _apart(stacks: Path) -> str:
+def _outlier_ranks(stacks: Path) -> str:
     stacks_by_rank = {int(path.name[:5]): read(path.read_bytes()) for path in stacks.glob("*.stacktrace")}
     return rank_set_text(merge(WorldStacks(RANKS, stacks_by_rank)).places.outlier_ranks)
 
@@ -170,16 +170,16 @@ def _replayed(record: Sequence[float]) -> dict[str, float]:
 def _merged(stacks: Path) -> dict[str, float]:
     """Time the merge of the stacks of MERGED ranks, one of which differs. Return the least of five times by name."""
     found = [path.read_bytes() for path in sorted(stacks.glob("*.stacktrace"))]
-    apart = int(_apart(stacks) or 0)
-    usual = found[(apart + 1) % RANKS]
-    raw = {rank: found[apart] if rank == MERGED // 2 else usual for rank in range(MERGED)}
+    outlier_rank = int(_outlier_ranks(stacks) or 0)
+    usual = found[(outlier_rank + 1) % RANKS]
+    raw = {rank: found[outlier_rank] if rank == MERGED // 2 else usual for rank in range(MERGED)}
     took_s = list[float]()
     for _ in range(5):
         began_s = time.perf_counter()
         merged = merge(WorldStacks(MERGED, {rank: read(each) for rank, each in raw.items()}))
-        written = files(merged)
+        file_names = files(merged)
         took_s.append(time.perf_counter() - began_s)
-        assert rank_set_text(merged.places.outlier_ranks) == str(MERGED // 2), written["stacks.txt"].decode()[:500]
+        assert rank_set_text(merged.places.outlier_ranks) == str(MERGED // 2), file_names["stacks.txt"].decode()[:500]
     return {"merge_s": min(took_s)}
 
 

@@ -86,7 +86,7 @@ def _nodes(times: int) -> Outcome:
 
 
 def _judge_clusters(scene: Scene, floors: int) -> NodeCheckResults:
-    judged = [trials.judge_with_both_rules(scene.draw_cluster(seed)) for seed in range(floors)]
+    verdicts = [trials.judge_with_both_rules(scene.draw_cluster(seed)) for seed in range(floors)]
     return NodeCheckResults(
-        scene, judged, [trials.ours(each) for each in judged], [trials.theirs(each) for each in judged]
+        scene, verdicts, [trials.ours(each) for each in verdicts], [trials.theirs(each) for each in verdicts]
     )

@@ -31,8 +31,8 @@ class Scene:
         """Return a cluster with faults at random places, chosen by `seed`; no node has two faults."""
         rng = Random(f"{self.name} {seed}")
         links = [(at * 2, at * 2 + 1) for at in rng.sample(range(self.nodes // 2), self.cut)]
-        whole = sorted({*range(self.nodes)} - {*chain(*links)})
-        faulty = rng.sample(whole, self.dead + self.tired + self.far)
+        healthy = sorted({*range(self.nodes)} - {*chain(*links)})
+        faulty = rng.sample(healthy, self.dead + self.tired + self.far)
         return SimulatedNodes(
             self.nodes,
             dead=frozenset(faulty[: self.dead]),

@@ -86,8 +86,8 @@ class ReplayResult:
 
 def clusters() -> list[str]:
     """Those whose traces are here; without any, drawn ones."""
-    here = [name for name in CLUSTERS if trace_files.read_cluster_trace(name[1:]) is not None]
-    return here or list(DRAWN)
+    available = [name for name in CLUSTERS if trace_files.read_cluster_trace(name[1:]) is not None]
+    return available or list(DRAWN)
 
 
 def replayed(task: ReplayTask) -> ReplayResult:
@@ -100,21 +100,21 @@ def replayed(task: ReplayTask) -> ReplayResult:
     began_s = time.process_time()
     lent = _lent(jobs, rules, scene)
     took_s = time.process_time() - began_s
-    beside = Comparison(without, lent)
+    comparison = Comparison(without, lent)
     waited, waited_lent = ([ran.waited_s for ran in tape.results] for tape in (without, lent))
     return ReplayResult(
         task=task,
         jobs=len(jobs),
         busy_before=without.utilisation,
         busy=lent.utilisation,
-        faster=beside.faster,
-        capture=beside.capture(_oracle(jobs, rules)) if scene.oracle else None,
-        late=beside.late,
-        worst_s=max(beside.delays_s),
-        p99_ratio=p99(waited_lent) / max(p99(waited), beside.patience_s),
-        undisturbed=beside.undisturbed,
-        harm=beside.harm,
-        worse=beside.worse,
+        faster=comparison.faster,
+        capture=comparison.capture(_oracle(jobs, rules)) if scene.oracle else None,
+        late=comparison.late,
+        worst_s=max(comparison.delays_s),
+        p99_ratio=p99(waited_lent) / max(p99(waited), comparison.patience_s),
+        undisturbed=comparison.undisturbed,
+        harm=comparison.harm,
+        worse=comparison.worse,
         restarts=lent.restarts,
         looks_per_s=lent.decisions / took_s,
     )

@@ -83,18 +83,18 @@ async def _fill(url: str, pid: int, pods: int) -> LoadResult:
         began_s = time.time()
         await _create(f"{url}/api/v1/namespaces/default/pods", pods)
         created_s = time.time() - began_s
-        told = json.loads(await child.stdout.readline())
+        results = json.loads(await child.stdout.readline())
     finally:
         if child.returncode is None:
             child.terminate()
         await child.wait()
-    done = told["done_s"] or [float("inf")]
+    done = results["done_s"] or [float("inf")]
     return LoadResult(
         created_s=created_s,
         run_s=max(done) - began_s,
         behind_s=max(done) - min(done),
-        cut_off=told["cut_off"],
-        seen_mib=told["mib"],
+        cut_off=results["cut_off"],
+        seen_mib=results["mib"],
         mib=memory_mib(pid, "VmHWM"),
         extender_mib=max((memory_mib(child, "VmHWM") for child in _children(pid)), default=0.0),
     )

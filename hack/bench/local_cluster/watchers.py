@@ -22,7 +22,7 @@ class Watcher(asyncio.Protocol):
 
     def __init__(self, path: str, pods: int) -> None:
         self.path = path
-        self.pods, self.seen, self.bytes, self.done_s = pods, 0, 0, 0.0
+        self.pods, self.running_pods, self.bytes, self.done_s = pods, 0, 0, 0.0
         self.begun, self.done = asyncio.Event(), asyncio.Event()
         self._tail = b""
 
@@ -36,9 +36,9 @@ class Watcher(asyncio.Protocol):
         self.begun.set()
         self.bytes += len(data)
         block = self._tail + data
-        self.seen += block.count(RUNS)
+        self.running_pods += block.count(RUNS)
         self._tail = block[-len(RUNS) + 1 :]
-        if self.seen >= self.pods and not self.done_s:
+        if self.running_pods >= self.pods and not self.done_s:
             self.done_s = time.time()
             self.done.set()
 
@@ -62,9 +62,9 @@ async def watch(url: str, how_many: int, pods: int) -> None:
     await asyncio.gather(*(each.begun.wait() for each in watchers))
     print("ready", flush=True)
     await asyncio.gather(*(each.done.wait() for each in watchers))
-    seen = [each.done_s for each in watchers if each.done_s]
-    told = {"done_s": seen, "cut_off": len(watchers) - len(seen), "mib": watchers[0].bytes / 2**20}
-    print(json.dumps(told), flush=True)
+    end_times_s = [each.done_s for each in watchers if each.done_s]
+    results = {"done_s": end_times_s, "cut_off": len(watchers) - len(end_times_s), "mib": watchers[0].bytes / 2**20}
+    print(json.dumps(results), flush=True)
 
 
 if __name__ == "__main__":

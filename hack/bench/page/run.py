@@ -73,13 +73,13 @@ async def _measure(nodes: int, jobs: int, changes: int, viewers: int, seconds: f
     async with _server(nodes, jobs) as (address, pid):
         sizes = await _sizes(address)
         load = await _viewers(address, pid, viewers, seconds)
-        seen = await _browser(address, changes)
+        measurements = await _browser(address, changes)
     tables = [
         Table(f"answers with {nodes:,} nodes and {jobs:,} jobs", {"path": "", "kB": ".1f", "kB, gzip": ".1f"}, sizes),
         Table(f"{viewers} viewers, one change a second", {"server": "", "": ".3g"}, load),
-        Table("Chromium without a GPU", {"view": "", "": ".4g"}, seen),
+        Table("Chromium without a GPU", {"view": "", "": ".4g"}, measurements),
     ]
-    figures: dict[str, float] = {str(label): float(value) for label, value in (*load, *seen)}
+    figures: dict[str, float] = {str(label): float(value) for label, value in (*load, *measurements)}
     targets = [Target("largest answer, kB with gzip", max(float(row[2]) for row in sizes), "<=", 200)]
     targets += [
         Target(name, figures[name], op, limit)
@@ -90,7 +90,7 @@ async def _measure(nodes: int, jobs: int, changes: int, viewers: int, seconds: f
         ) if name in figures
     ]  # fmt: skip
     notes = ["The server watches no cluster here: the cost of its watches is not in its CPU time and memory."]
-    if not seen:
+    if not measurements:
         notes.append("Chromium is not installed (apt-get install chromium): nothing of the browser was measured.")
     return Outcome("page: a cluster in a browser", tables, targets, notes)
 

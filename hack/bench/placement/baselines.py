@@ -27,10 +27,10 @@ def best_fit(fabric: Fabric, room: Room, pods: int) -> Hosts | None:
     """
     sums = RoomByTier(fabric, room)
     for tier in range(fabric.tiers + 1):
-        held = sums.at_tier(tier)
-        fits = np.flatnonzero(held >= pods)
+        domain_room = sums.at_tier(tier)
+        fits = np.flatnonzero(domain_room >= pods)
         if len(fits):
-            slots = _fill(sums, tier, int(fits[np.argmin(held[fits])]), pods)
+            slots = _fill(sums, tier, int(fits[np.argmin(domain_room[fits])]), pods)
             return [host for host, count in sorted(slots) for _ in range(count)]
     return None
 
@@ -43,16 +43,16 @@ def _fill(sums: RoomByTier, tier: int, switch: int, pods: int) -> list[tuple[int
     if tier == 0:
         return [(switch, pods)]
     first, end = sums.children(tier, switch)
-    held = sums.at_tier(tier - 1)
+    domain_room = sums.at_tier(tier - 1)
     left = set(range(first, end))
     slots: list[tuple[int, int]] = []
     while pods:
-        fits = [child for child in left if held[child] >= pods]
+        fits = [child for child in left if domain_room[child] >= pods]
         if fits:
-            child = min(fits, key=lambda child: (held[child], child))
+            child = min(fits, key=lambda child: (domain_room[child], child))
         else:
-            child = min(left, key=lambda child: (-held[child], child))
-        take = min(pods, int(held[child]))
+            child = min(left, key=lambda child: (-domain_room[child], child))
+        take = min(pods, int(domain_room[child]))
         slots += _fill(sums, tier - 1, child, take)
         left.remove(child)
         pods -= take
@@ -87,10 +87,10 @@ def kueue(fabric: Fabric, room: Room, pods: int) -> Hosts | None:
     """
     sums = RoomByTier(fabric, room)
     for tier in range(1, fabric.tiers + 1):
-        held = sums.at_tier(tier)
-        fits = np.flatnonzero(held >= pods)
+        domain_room = sums.at_tier(tier)
+        fits = np.flatnonzero(domain_room >= pods)
         if len(fits):
-            chosen = [int(fits[np.argmin(held[fits])])]
+            chosen = [int(fits[np.argmin(domain_room[fits])])]
             for lower in range(tier - 1, -1, -1):
                 below = [child for one in chosen for child in range(*sums.children(lower + 1, one))]
                 counts = _fewest(sums.at_tier(lower), below, pods)
@@ -99,18 +99,19 @@ def kueue(fabric: Fabric, room: Room, pods: int) -> Hosts | None:
     return None
 
 
-def _fewest(held: Room, domains: list[int], pods: int) -> dict[int, int]:
+def _fewest(domain_room: Room, domains: list[int], pods: int) -> dict[int, int]:
     """Return how many pods each of the fewest domains gets, as {domain: pods}.
 
-    held: pods that each domain can hold. The largest come first; the last one is the tightest that holds the rest.
+    domain_room: pods that each domain can hold. The largest come first; the last one is the tightest that holds the
+    rest.
     """
     counts: dict[int, int] = {}
-    descending = sorted(domains, key=lambda domain: (-held[domain], domain))
+    descending = sorted(domains, key=lambda domain: (-domain_room[domain], domain))
     for at, domain in enumerate(descending):
-        if held[domain] >= pods:
-            last = min(descending[at:], key=lambda other: (held[other] < pods, held[other], other))
+        if domain_room[domain] >= pods:
+            last = min(descending[at:], key=lambda other: (domain_room[other] < pods, domain_room[other], other))
             counts[last] = pods
             return counts
-        counts[domain] = int(held[domain])
+        counts[domain] = int(domain_room[domain])
         pods -= counts[domain]
     return counts

@@ -106,19 +106,19 @@ def _run(rule: Policy, hosts: int, seeds: Iterable[int], gangs: int) -> _Figures
         while number < gangs:
             (size,) = rng.choices(range(2, largest + 1), weights)
             while hosts - int(room.sum()) + size > _FULL * hosts:
-                now, _, freed = heapq.heappop(running)
-                room[freed] += 1
+                now, _, released = heapq.heappop(running)
+                room[released] += 1
             begun = time.process_time()
-            placed = rule(tree, room, size)
+            placement = rule(tree, room, size)
             times_ms.append((time.process_time() - begun) * 1e3)
-            if placed is None or len(set(placed)) != size or (room[placed] != 1).any():
+            if placement is None or len(set(placement)) != size or (room[placement] != 1).any():
                 raise RuntimeError(f"a rule broke the rules on a gang of {size}")
-            room[placed] -= 1
-            heapq.heappush(running, (now - math.log(1 - rng.random()), number, placed))
-            paid, number = ring_cost(tree, placed), number + 1
+            room[placement] -= 1
+            heapq.heappush(running, (now - math.log(1 - rng.random()), number, placement))
+            paid, number = ring_cost(tree, placement), number + 1
             leaf.append(paid.crossings[0])
             spine.append(paid.crossings[1])
-            over.append(len({int(tree.switch_of[1][host]) for host in placed}) / -(-size // leaf_hosts))
+            over.append(len({int(tree.switch_of[1][host]) for host in placement}) / -(-size // leaf_hosts))
     return _Figures(
         leaf_crossings=statistics.fmean(leaf),
         spine_crossings=statistics.fmean(spine),

@@ -22,26 +22,26 @@ def optimum(
 
     layers: (tier, size); the number of pods under each switch of the tier is a multiple of the size.
     """
-    held = np.add.reduceat(room, fabric.starts[1]).tolist()
+    leaf_room = np.add.reduceat(room, fabric.starts[1]).tolist()
     model = cp_model.CpModel()
     used = [[model.new_bool_var(f"{tier}/{at}") for at in range(len(fabric.starts[tier]))] for tier in _tiers(fabric)]
-    taken = [model.new_int_var(0, min(pods, maximum), f"leaf{at}") for at, maximum in enumerate(held)]
-    model.add(sum(taken) == pods)
-    for leaf, pods_here in enumerate(taken):
-        model.add(pods_here <= min(pods, held[leaf]) * used[0][leaf])
+    leaf_pods = [model.new_int_var(0, min(pods, maximum), f"leaf{at}") for at, maximum in enumerate(leaf_room)]
+    model.add(sum(leaf_pods) == pods)
+    for leaf, pods_here in enumerate(leaf_pods):
+        model.add(pods_here <= min(pods, leaf_room[leaf]) * used[0][leaf])
     for tier in _tiers(fabric)[:-1]:
         for switch, host in enumerate(fabric.starts[tier].tolist()):
             model.add_implication(used[tier - 1][switch], used[tier][int(fabric.switch_of[tier + 1, host])])
     for tier, size in layers:
         for switch in range(len(fabric.starts[tier])):
             first, end = fabric.span(tier, switch)
-            under = taken[fabric.switch_of[1, first] : fabric.switch_of[1, end - 1] + 1]
+            under = leaf_pods[fabric.switch_of[1, first] : fabric.switch_of[1, end - 1] + 1]
             model.add(sum(under) == size * model.new_int_var(0, pods // size, ""))
     single = []
     for row in used:
-        alone = model.new_bool_var("")
-        model.add(sum(row) <= 1).only_enforce_if(alone)
-        single.append(alone)
+        is_one_leaf = model.new_bool_var("")
+        model.add(sum(row) <= 1).only_enforce_if(is_one_leaf)
+        single.append(is_one_leaf)
     model.minimize(sum(sum(row) for row in used) - sum(single))
     solver = cp_model.CpSolver()
     solver.parameters.max_time_in_seconds = limit_s

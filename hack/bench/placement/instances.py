@@ -43,10 +43,10 @@ def draw(seed: int) -> PlacementInstance:
 
 def digest(drawn: Iterable[PlacementInstance]) -> str:
     """Return a digest of the instances, by which two runs can be compared to have had the same input."""
-    whole = hashlib.sha256()
+    checksum = hashlib.sha256()
     for one in drawn:
-        whole.update(repr((one.fabric.names, one.room.tolist(), one.pods)).encode())
-    return whole.hexdigest()[:16]
+        checksum.update(repr((one.fabric.names, one.room.tolist(), one.pods)).encode())
+    return checksum.hexdigest()[:16]
 
 
 def _between(rng: random.Random, low: int, high: int) -> int:

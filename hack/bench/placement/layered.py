@@ -79,8 +79,8 @@ def draw_instance(seed: int) -> tuple[Fabric, Room, int, tuple[tuple[int, int], 
 def _check(fabric: Fabric, room: Room, found: Placement, pods: int, layers: Sequence[tuple[int, int]]) -> None:
     """Raise RuntimeError if a placement has the wrong number of pods, exceeds the room or violates a layer."""
     counts = np.bincount(hosts_of(found), minlength=len(room))
-    whole = all((np.add.reduceat(counts, fabric.starts[tier]) % size == 0).all() for tier, size in layers)
-    if found.pods != pods or (counts > room).any() or not whole:
+    is_whole = all((np.add.reduceat(counts, fabric.starts[tier]) % size == 0).all() for tier, size in layers)
+    if found.pods != pods or (counts > room).any() or not is_whole:
         raise RuntimeError("an answer that breaks its layers")
 
 
@@ -90,7 +90,7 @@ def _p99_ms(repeats: int) -> float:
     """
     places = [(f"c{c}", f"s{s}", f"l{leaf}") for c in range(10) for s in range(25) for leaf in range(25)]
     fabric = build(MapEntry(f"gpu{at * 8 + of}", path, 1) for at, path in enumerate(places) for of in range(8))
-    taken = []
+    times_ms = []
     for seed in range(repeats):
         rng = np.random.default_rng(seed)
         room = (rng.random(len(fabric.hosts)) < 0.3 + 0.6 * rng.random()).astype(np.int32) * 8
@@ -98,5 +98,5 @@ def _p99_ms(repeats: int) -> float:
             room = rng.integers(0, 4, len(fabric.hosts)).astype(np.int32)
         begun = time.perf_counter()
         place_in_layers(fabric, room, PlacementRequest(512, 512, 512, layers=_DEEP))
-        taken.append((time.perf_counter() - begun) * 1e3)
-    return float(np.percentile(taken, 99))
+        times_ms.append((time.perf_counter() - begun) * 1e3)
+    return float(np.percentile(times_ms, 99))

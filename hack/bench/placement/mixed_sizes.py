@@ -54,14 +54,14 @@ def measure(seeds: Iterable[int], pods: int) -> Outcome:
         cluster = _Cluster()
         ours.append(replay(stream, cluster.choose, cluster.leave))
         best_fit.append(replay(stream, *_best_fit()))
-    (whole, rejected, used), (fit_whole, fit_rejected, fit_used) = _mean(ours), _mean(best_fit)
+    (empty_share, rejected, used), (fit_whole, fit_rejected, fit_used) = _mean(ours), _mean(best_fit)
     columns = {"pods of 1 to 8 GPUs at a load of 0.9": "", "whole nodes free": ".3f", "8-GPU pods rejected": ".3%"}
-    rows = [("ours", whole, rejected, used), ("best fit in memory", fit_whole, fit_rejected, fit_used)]
+    rows = [("ours", empty_share, rejected, used), ("best fit in memory", fit_whole, fit_rejected, fit_used)]
     return Outcome(
         "mixed sizes",
         (Table(f"{len(ours)} streams of {pods} pods on {NODES} nodes", {**columns, "GPUs in use": ".2%"}, rows),),
         (
-            Target("mixed sizes: whole free nodes to best fit's", ratio(whole, fit_whole), ">=", 1.0),
+            Target("mixed sizes: whole free nodes to best fit's", ratio(empty_share, fit_whole), ">=", 1.0),
             Target("mixed sizes: rejected 8-GPU pods to best fit's", ratio(rejected, fit_rejected), "<=", 1.0),
             Target("mixed sizes: GPUs in use to best fit's", ratio(used, fit_used), ">=", 1.0),
         ),
@@ -91,14 +91,14 @@ def replay(stream: Sequence[Arrival], choose: Choose, leave: Callable[[int], Non
     """
     free, begin = [GPUS] * NODES, stream[int(WARM_UP * len(stream))].at
     running: list[tuple[float, int, int, int]] = []  # end, number, node, GPUs
-    now = whole = used = 0.0
+    now = empty_host_s = used = 0.0
     large, rejected = 0, 0
 
     def pass_time(until: float) -> None:
         """Advance the time, and add what is free and used until then to the sums."""
-        nonlocal now, whole, used
+        nonlocal now, empty_host_s, used
         span = max(0.0, until - max(now, begin))
-        whole += span * free.count(GPUS)
+        empty_host_s += span * free.count(GPUS)
         used += span * (NODES * GPUS - sum(free))
         now = until
 
@@ -118,7 +118,7 @@ def replay(stream: Sequence[Arrival], choose: Choose, leave: Callable[[int], Non
                 raise RuntimeError(f"a policy put too many GPUs on node {place}")
             heapq.heappush(running, (each.until, number, place, each.gpus))
     span = now - begin
-    return PolicyFigures(whole / span, rejected / max(large, 1), used / span / (NODES * GPUS))
+    return PolicyFigures(empty_host_s / span, rejected / max(large, 1), used / span / (NODES * GPUS))
 
 
 def _best_fit() -> tuple[Choose, Callable[[int], None]]:
@@ -163,12 +163,12 @@ class _Cluster:
         fits = [name for name, left in self._free.items() if left >= gpus]
         if not fits:
             return None
-        made = pod(f"p{number}", gpus)
-        self._cluster.show(made)
-        (name,) = self._cluster.filter(made, fits)
+        candidate = pod(f"p{number}", gpus)
+        self._cluster.show(candidate)
+        (name,) = self._cluster.filter(candidate, fits)
         self._free[name] -= gpus
         self._places[number] = name, gpus
-        self._cluster.show({**made, "spec": {**made["spec"], "nodeName": name}})
+        self._cluster.show({**candidate, "spec": {**candidate["spec"], "nodeName": name}})
         return int(name[1:])
 
     def leave(self, number: int) -> None:

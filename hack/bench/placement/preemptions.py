@@ -99,8 +99,8 @@ def _places(
     asks: GPUs of each pod. free: free GPUs by node, which is updated.
     """
     for each, gpus in zip(gang, asks, strict=True):
-        kept = cluster.filter(each, [name for name, left in free.items() if left >= gpus])
-        yield (node := kept[0] if len(kept) == 1 else "")
+        feasible = cluster.filter(each, [name for name, left in free.items() if left >= gpus])
+        yield (node := feasible[0] if len(feasible) == 1 else "")
         if node:
             free[node] -= gpus
             cluster.show({**each, "spec": {**each["spec"], "nodeName": node}})
@@ -175,11 +175,13 @@ def _least_loss_in_slices(
     free: free GPUs by host. lost: by gang. by_leaf: hosts of each leaf. size: nodes of a slice, all under one leaf.
     """
 
-    def count_slices(freed: Mapping[str, int]) -> int:
-        return sum(sum((free[host] + freed[host]) // GPUS for host in hosts) // size for hosts in by_leaf)
+    def count_slices(freed_gpus: Mapping[str, int]) -> int:
+        return sum(sum((free[host] + freed_gpus[host]) // GPUS for host in hosts) // size for hosts in by_leaf)
 
     hosts = [host for leaf in by_leaf for host in leaf]
-    return min((price for price, freed in _choices(lost, hosts) if count_slices(freed) >= slices), default=None)
+    return min(
+        (price for price, freed_gpus in _choices(lost, hosts) if count_slices(freed_gpus) >= slices), default=None
+    )
 
 
 def _running(cluster: SimulatedCluster, rng: random.Random, free: dict[str, int]) -> Lost:
@@ -219,11 +221,11 @@ def _least_loss(
     that may be used. pods: of the gang. gpus_per_pod: of each of its pods.
     """
 
-    def holds(freed: Mapping[str, int]) -> bool:
-        room = {host: (free[host] + freed[host]) // gpus_per_pod for host in hosts}
+    def holds(freed_gpus: Mapping[str, int]) -> bool:
+        room = {host: (free[host] + freed_gpus[host]) // gpus_per_pod for host in hosts}
         return sum(room.values()) >= pods and all(room[host] >= count for host, count in min_pods_by_host.items())
 
-    return min((price for price, freed in _choices(lost, hosts) if holds(freed)), default=None)
+    return min((price for price, freed_gpus in _choices(lost, hosts) if holds(freed_gpus)), default=None)
 
 
 def _choices(lost: Lost, hosts: Sequence[str]) -> Iterator[tuple[int, Counter[str]]]:
@@ -231,12 +233,14 @@ def _choices(lost: Lost, hosts: Sequence[str]) -> Iterator[tuple[int, Counter[st
 
     A gang that loses a pod loses all that it has done.
     """
-    near = [pods for pods in lost.values() if any(host in hosts for host, _, _ in pods)]
-    for chosen in itertools.chain.from_iterable(itertools.combinations(near, size) for size in range(len(near) + 1)):
-        freed = Counter[str]()
+    victims = [pods for pods in lost.values() if any(host in hosts for host, _, _ in pods)]
+    for chosen in itertools.chain.from_iterable(
+        itertools.combinations(victims, size) for size in range(len(victims) + 1)
+    ):
+        freed_gpus = Counter[str]()
         for host, gpus, _ in itertools.chain.from_iterable(chosen):
-            freed[host] += gpus
-        yield sum(worth for _, _, worth in itertools.chain.from_iterable(chosen)), freed
+            freed_gpus[host] += gpus
+        yield sum(worth for _, _, worth in itertools.chain.from_iterable(chosen)), freed_gpus
 
 
 def _by_leaf(cluster: SimulatedCluster) -> list[list[str]]:

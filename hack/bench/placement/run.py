@@ -179,9 +179,9 @@ class _Seed:
 def _streams(full: float) -> list[_Seed]:
     """Replay all streams under three policies. full: highest share of taken nodes. Return the figures of each seed."""
     tree = streams.fabric()
-    kept = streams.committed() if full == streams.FULL else {s: streams.generate(s, full) for s in streams.SEEDS}
+    instances = streams.committed() if full == streams.FULL else {s: streams.generate(s, full) for s in streams.SEEDS}
     rows = []
-    for seed, events in kept.items():
+    for seed, events in instances.items():
         worse = [0]
         rng = random.Random(seed)
 
@@ -209,8 +209,8 @@ def _stream_table(full: float, rows: list[_Seed]) -> Table:
     of_each = [(str(row.seed), *row.ours, *row.best_fit, *row.spread, row.full) for row in rows]
     means = ("mean", *np.mean([row[1:] for row in of_each], axis=0).tolist())
     lines = [
-        (name, ours_, fit, spread, ours_ / fit, f"{ours_leaf:.2f}/{fit_leaf:.2f}/{spread_leaf:.2f}", taken)
-        for name, ours_, ours_leaf, fit, fit_leaf, spread, spread_leaf, taken in (*of_each, means)
+        (name, ours_, fit, spread, ours_ / fit, f"{ours_leaf:.2f}/{fit_leaf:.2f}/{spread_leaf:.2f}", times_ms)
+        for name, ours_, ours_leaf, fit, fit_leaf, spread, spread_leaf, times_ms in (*of_each, means)
     ]
     columns = {"seed": "", **dict.fromkeys(("ours", "fit", "spread", "ours/fit"), ".3f")}
     title = f"ring crossings a gang, {streams.GANGS} gangs on {streams.NODES} nodes, at most {full:.0%} taken"
@@ -234,11 +234,11 @@ def _placement_times(repeats: int, often: int) -> list[tuple[str, float, float |
         scenes = [*few, ("empty", empty, 512), ("crumbs", crumbs, 512), ("whole nodes", nodes, 512)]
         for scene, room, pods in scenes:
             large = (pods, hosts) == (512, 50_000)
-            taken = _times_ms(
+            times_ms = _times_ms(
                 partial(plan, fabric, room, PlacementRequest(pods, pods, pods)), often if large else repeats
             )
-            p99 = float(np.percentile(taken, 99)) if large else None
-            found.append((f"{pods} of {hosts:,}, {scene}", statistics.median(taken), p99))
+            p99 = float(np.percentile(times_ms, 99)) if large else None
+            found.append((f"{pods} of {hosts:,}, {scene}", statistics.median(times_ms), p99))
     return found
 
 
@@ -250,12 +250,12 @@ def _tree(cores: int, spines: int, leaves: int) -> Fabric:
 def _times_ms(call: Callable[[], object], repeats: int) -> list[float]:
     """Call `call` once without a clock, then `repeats` times. Return the time of each of these in ms."""
     call()
-    taken = []
+    times_ms = []
     for _ in range(repeats):
         begun = time.perf_counter()
         call()
-        taken.append((time.perf_counter() - begun) * 1e3)
-    return taken
+        times_ms.append((time.perf_counter() - begun) * 1e3)
+    return times_ms
 
 
 def _mean(values: Iterable[float]) -> float:

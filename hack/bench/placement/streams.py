@@ -62,20 +62,20 @@ def generate(seed: int, full: float = FULL, gangs: int = GANGS) -> list[int]:
     running: list[tuple[float, int, int]] = []  # end, number, size
     sizes = 0
     now = 0.0
-    taken = 0
+    used = 0
     while sizes < gangs:
         size, mark = 2, rng.random() * sum(weights)
         while mark > weights[size - 2] and size < 24:
             mark -= weights[size - 2]
             size += 1
-        while taken + size > full * NODES:
-            now, number, freed = heapq.heappop(running)
-            taken -= freed
+        while used + size > full * NODES:
+            now, number, released = heapq.heappop(running)
+            used -= released
             events.append(-number)
         heapq.heappush(running, (now - math.log(1 - rng.random()), sizes, size))
         events.append(size)
         sizes += 1
-        taken += size
+        used += size
     return events
 
 
@@ -110,18 +110,18 @@ def replay(tree: Fabric, events: Sequence[int], policy: Policy) -> StreamCost:
     `generate` returns them.
     """
     room = np.ones(NODES, np.int32)
-    held: list[Hosts] = []
+    placements: list[Hosts] = []
     total, leaf, full = [], [], []
     for event in events:
         if event <= 0:
-            room[held[-event]] += 1
+            room[placements[-event]] += 1
             continue
         hosts = policy(tree, room, event)
         if hosts is None or len(hosts) != event or len(set(hosts)) != event or (room[hosts] != 1).any():
             raise RuntimeError(f"a policy broke the rules on a gang of {event}")
         room[hosts] -= 1
         full.append(1 - int(room.sum()) / NODES)
-        held.append(hosts)
+        placements.append(hosts)
         paid = ring_cost(tree, hosts)
         total.append(paid.total)
         leaf.append(paid.crossings[0])

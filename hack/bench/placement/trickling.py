@@ -35,9 +35,9 @@ def measure(together: streams.Policy, seeds: Iterable[int], gangs: int = 40) -> 
     seeds: of the streams. together: policy that places all pods of a gang at once, on the hosts that are free then.
     gangs: number of first gangs of each stream.
     """
-    tree, kept, found = streams.fabric(), streams.committed(), []
+    tree, instances, found = streams.fabric(), streams.committed(), []
     for seed in seeds:
-        events = streams.first(kept[seed], gangs)
+        events = streams.first(instances[seed], gangs)
         runs = (streams.replay(tree, events, together), replay(tree, events, None), replay(tree, events, seed))
         found.append(TrickleCost(seed, *(statistics.fmean(run.total) for run in runs)))
     return found
@@ -66,11 +66,11 @@ class _Nodes:
         created = f"2026-01-01T{number // 3600:02d}:{number // 60 % 60:02d}:{number % 60:02d}Z"
         for index in order:
             self._cluster.clock.now_s += APART_S
-            made = pod(f"gang-{number}-{index}", GPUS, f"gang-{number}", size, created=created)
-            self._cluster.show(made)
-            (nodes[index],) = self._cluster.filter(made, sorted(self.free))
+            member = pod(f"gang-{number}-{index}", GPUS, f"gang-{number}", size, created=created)
+            self._cluster.show(member)
+            (nodes[index],) = self._cluster.filter(member, sorted(self.free))
             self.free.remove(nodes[index])
-            self._cluster.show({**made, "spec": {**made["spec"], "nodeName": nodes[index]}})
+            self._cluster.show({**member, "spec": {**member["spec"], "nodeName": nodes[index]}})
         return nodes
 
     def leave(self, number: int, nodes: Sequence[str]) -> None:
@@ -88,18 +88,18 @@ def replay(tree: Fabric, events: Sequence[int], seed: int | None) -> streams.Str
     `streams.generate` returns them.
     """
     cluster, rng = _Nodes(tree), random.Random(seed)
-    held: list[list[str]] = []
+    placements: list[list[str]] = []
     total, leaf, full = [], [], []
     for event in events:
         if event <= 0:
-            cluster.leave(-event, held[-event])
+            cluster.leave(-event, placements[-event])
             continue
         order = list(range(event))
         if seed is not None:
             order.sort(key=lambda _: rng.random())
-        held.append(cluster.come(len(held), event, order))
+        placements.append(cluster.come(len(placements), event, order))
         full.append(1 - len(cluster.free) / len(tree.hosts))
-        paid = ring_cost(tree, [tree.id_of_host[node] for node in held[-1]])
+        paid = ring_cost(tree, [tree.id_of_host[node] for node in placements[-1]])
         total.append(paid.total)
         leaf.append(paid.crossings[0])
     return streams.StreamCost(tuple(total), tuple(leaf), sum(full) / len(full))

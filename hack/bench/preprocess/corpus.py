@@ -110,8 +110,8 @@ def _until(lines: Iterator[bytes], size_bytes: int) -> Iterator[bytes]:
 
     Raises RuntimeError if `lines` has too few.
     """
-    taken = 0
-    while taken < size_bytes:
+    total_bytes = 0
+    while total_bytes < size_bytes:
         line = next(lines)
-        taken += len(line)
+        total_bytes += len(line)
         yield line

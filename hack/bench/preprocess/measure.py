@@ -65,11 +65,11 @@ def run(command: Sequence[str], environment: Mapping[str, str], log: Path, *, me
 class _Watch:
     """A thread that looks at the memory of a process and of its descendants until it is closed."""
 
-    def __init__(self, pid: int, wanted: bool) -> None:
+    def __init__(self, pid: int, is_active: bool) -> None:
         self.peak_mib = 0.0
         self._pid = pid
         self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._look, daemon=True) if wanted else None
+        self._thread = threading.Thread(target=self._look, daemon=True) if is_active else None
 
     def __enter__(self) -> _Watch:
         if self._thread is not None:

@@ -86,8 +86,8 @@ def _repeated(plan: PreprocessPlan) -> str:
     """Return the note about the memory measurement: for each size, the file's size and how many times it is read."""
     sizes = [(f"{size_bytes * times / GB:g} GB is", size_bytes, times) for size_bytes, times in plan.memory]
     return ", ".join(
-        f"{whole} one file" if times == 1 else f"{whole} one file of {size_bytes / GB:g} GB, read {times} times"
-        for whole, size_bytes, times in sizes
+        f"{label} one file" if times == 1 else f"{label} one file of {size_bytes / GB:g} GB, read {times} times"
+        for label, size_bytes, times in sizes
     )
 
 

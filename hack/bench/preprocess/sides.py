@@ -102,8 +102,8 @@ def gigatoken(vocabulary: Path, *, keep: bool = False) -> Preprocessor:
     """
 
     def command(paths: Sequence[Path], prefix: Path) -> list[str]:
-        kept = [f"{prefix}.bin"] if keep else []
-        return [sys.executable, str(_HERE / "gigatoken_script.py"), str(vocabulary), str(paths[0]), *kept]
+        output = [f"{prefix}.bin"] if keep else []
+        return [sys.executable, str(_HERE / "gigatoken_script.py"), str(vocabulary), str(paths[0]), *output]
 
     return Preprocessor(GIGATOKEN, command, (".bin",) if keep else ())
 

@@ -143,14 +143,14 @@ def write(path: Path, size_bytes: int, processes: int = 1, first_block: int = 0)
     """
     blocks = range(first_block, first_block + size_bytes // (_BLOCK_BYTES // 2) + 2)
     partial = path.with_suffix(".partial")
-    written = 0
+    size = 0
     with partial.open("wb") as out:
         for block in _in_order(blocks, processes, size_bytes):
-            rest = size_bytes - written
+            rest = size_bytes - size
             if rest < len(block):
                 block = block[: block.index(b"\n", max(rest - 1, 0)) + 1]
-            written += out.write(block)
-            if written >= size_bytes:
+            size += out.write(block)
+            if size >= size_bytes:
                 break
     partial.rename(path)
 

@@ -42,7 +42,7 @@ class RecoveryMeasurement:
 
     new_s: float  # seconds from the act to the first new step
     still_s: float  # seconds without a new step: from the last one before the act to the first one after it
-    again: int  # steps that were repeated until then
+    repeated_steps: int  # steps that were repeated until then
     sources: tuple[str, ...]  # of the state of the round with that step; "buddy" is the memory of another worker
     world: int  # ranks of that round
 
@@ -64,9 +64,11 @@ def measure_recovery(records: Sequence[Record], act: RecoveryEvent, at_s: float)
     if new is None:
         return None
     on_the_way = later[: later.index(new)]
-    again = {(each.round, each.step) for each in on_the_way if each.step <= reached}
+    repeated = {(each.round, each.step) for each in on_the_way if each.step <= reached}
     last_s = _last_new_s(older, on_the_way, reached) or at_s
-    return RecoveryMeasurement(new.at_s - at_s, new.at_s - last_s, len(again), _sources(records, new.round), new.world)
+    return RecoveryMeasurement(
+        new.at_s - at_s, new.at_s - last_s, len(repeated), _sources(records, new.round), new.world
+    )
 
 
 def _last_new_s(older: Sequence[Record], on_the_way: Sequence[Record], reached: int) -> float:

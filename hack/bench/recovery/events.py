@@ -66,7 +66,7 @@ async def _played(sides: Mapping[str, Begin], times: int) -> Trials:
 def outcome(trials: Trials) -> Outcome:
     """Return the table of medians for each event. A trial that timed out counts as infinitely long."""
     of_ours = [trial for side in OURS for some in trials.get(side, {}).values() for trial in some]
-    again = [trial.back.again if trial.back else math.inf for trial in of_ours]
+    repeated = [trial.back.repeated_steps if trial.back else math.inf for trial in of_ours]
     disk = [trial for trial in of_ours if trial.back and {*trial.back.sources} - {"memory", "buddy"}]
     return Outcome(
         "events",
@@ -79,7 +79,7 @@ def outcome(trials: Trials) -> Outcome:
         ],
         [
             Target(
-                "steps that ours made again after any event, at most", max(again, default=math.nan), "<=", MAX_AGAIN
+                "steps that ours made again after any event, at most", max(repeated, default=math.nan), "<=", MAX_AGAIN
             ),
             Target("events after which ours read its state from disk", len(disk) if of_ours else math.nan, "<=", 0),
         ],
@@ -93,7 +93,7 @@ def _row(act: RecoveryEvent, side: str, trials: Sequence[RecoveryTrial]) -> tupl
     """
     backs = [trial.back for trial in trials if trial.back]
     late = len(trials) - len(backs)
-    values = [(each.new_s, each.still_s, each.again) for each in backs] + [(math.inf,) * 3] * late
+    values = [(each.new_s, each.still_s, each.repeated_steps) for each in backs] + [(math.inf,) * 3] * late
     medians = (median(each) for each in zip(*values, strict=True)) if values else (math.nan,) * 3
     whence = ", ".join(sorted({" and ".join(each.sources) for each in backs})) or "-"
     return (f"{act.what}, {side}", *medians, whence, late, len(trials))

@@ -46,7 +46,7 @@ class TurnoutJob:
             names = [pod["metadata"]["name"] for pod in self._stage.workers]
             hit = max(at for at, name in enumerate(names) if (name == coordinator) is (act is RecoveryEvent.HEAD))
             return (await self._injectors.do(FaultEvent(Fault.NODE, (hit + 0.5) / len(names), 0.0, _LOST_S))).at_s
-        api = self._stage.made.api
+        api = self._stage.cluster.api
         change = resize(await api.call("GET", f"{JOBS}/{JOB}"), act.after)
         at_s = time.monotonic()
         await api.call(change.method, change.path, change.body, change.media_type)

@@ -26,11 +26,11 @@ class PhaseMark:
 
     @classmethod
     def read(cls, line: str) -> PhaseMark:
-        """Parse a line that `written` returned. Raises ValueError for another line."""
+        """Parse a line that `line` returned. Raises ValueError for another line."""
         pid, rank, restart, word, at_s = line.split()
         return cls(int(pid), int(rank), int(restart), word, float(at_s))
 
-    def written(self) -> str:
+    def line(self) -> str:
         """Return the mark as a line."""
         return f"{self.pid} {self.rank} {self.restart} {self.word} {self.at_s:.6f}\n"
 

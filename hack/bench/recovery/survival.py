@@ -14,7 +14,7 @@ from enum import Enum
 from pathlib import Path
 
 from hack.bench.support.outcome import Outcome, Scale, Table, Target
-from hack.chaos.testbed.agents import WORKERS, Job, apart, until
+from hack.chaos.testbed.agents import WORKERS, Job, split_worlds, until
 from turnout.cli.verb_support.child_programs import free_port
 
 AT_ONCE = 2
@@ -109,10 +109,10 @@ def trial(death: KilledProcess, folder: Path) -> SurvivalResult:
         ends, records = job.finish(), job.records()
         charged = max(record.restarts for record in records)
         return SurvivalResult(
-            not ends.violations, bool(apart(records)), charged, min(begun) - died_s, str(ends.violations)
+            not ends.violations, bool(split_worlds(records)), charged, min(begun) - died_s, str(ends.violations)
         )
     except _Late as error:
-        return SurvivalResult(False, bool(apart(job.records())), -1, LIMIT_S, str(error))
+        return SurvivalResult(False, bool(split_worlds(job.records())), -1, LIMIT_S, str(error))
     finally:
         job.end()
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from hack.bench.recovery.acts import PLAN, RecoveryEvent
 from hack.bench.recovery.jobs import OWN_STORE, torchrun, wait_until_listening
 from hack.chaos.history import Record
-from hack.chaos.testbed.history_tail import Written
+from hack.chaos.testbed.history_tail import HistoryTail
 from hack.chaos.testbed.manifests import MARK, MAX_WORKERS, MIN_WORKERS, ROOT
 from hack.chaos.testbed.pod_processes import of_pods
 from turnout.cli.verb_support.child_programs import free_port
@@ -35,7 +35,7 @@ class Torchrun:
     def __init__(self, home: Path, conf: str) -> None:
         self.records: list[Record] = []
         self._home, self._conf, self._port = home, conf, free_port()
-        self._written = Written(home / "history")
+        self._history = HistoryTail(home / "history")
         self._nodes: list[tuple[str, subprocess.Popen[bytes]]] = []  # that live, with their agents; one has the store
         self._agents: list[subprocess.Popen[bytes]] = []  # that ever were
 
@@ -83,7 +83,7 @@ class Torchrun:
     async def listen(self) -> None:
         """Collect new records, and start a node for each agent that has ended, until cancelled."""
         while True:
-            self.records += await asyncio.to_thread(lambda: list(self._written.look()))
+            self.records += await asyncio.to_thread(lambda: list(self._history.look()))
             for node in [node for node in self._nodes if node[1].poll() is not None]:
                 self._nodes.remove(node)
                 await asyncio.to_thread(self.add)
@@ -119,13 +119,13 @@ async def begun(workers: int, conf: str) -> AsyncIterator[Torchrun]:
             job.end()
 
 
-def _kill(whose: Callable[[str], bool]) -> None:
-    """Kill the processes of all nodes that `whose` accepts by name, repeatedly until there are none."""
-    while pids := list(_of(whose)):
+def _kill(matches: Callable[[str], bool]) -> None:
+    """Kill the processes of all nodes that `matches` accepts by name, repeatedly until there are none."""
+    while pids := list(_of(matches)):
         for pid in pids:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
 
-def _of(whose: Callable[[str], bool]) -> Iterator[int]:
-    return (each.pid for each in of_pods() if whose(each.home))
+def _of(matches: Callable[[str], bool]) -> Iterator[int]:
+    return (each.pid for each in of_pods() if matches(each.home))

@@ -22,9 +22,9 @@ def main() -> None:
     dist.init_process_group("gloo")
     os.environ["TURNOUT_ROUND"] = str(_round(home / "history"))
     training, history = Training(home), HistoryWriter(home / "history")
-    kept, start = home / "checkpoint.pt", 0
-    if kept.exists():
-        found = torch.load(kept, weights_only=True)
+    checkpoint, start = home / "checkpoint.pt", 0
+    if checkpoint.exists():
+        found = torch.load(checkpoint, weights_only=True)
         start = found.pop("step")
         training.take(found)
     place = {"epoch": training.sampler.epoch, "cursor": training.sampler.cursor, "pid": os.getpid()}
@@ -34,9 +34,9 @@ def main() -> None:
             training.pause_before_step(step)
         training.step(step, history)
         if training.rank == 0 and step % DISK_EVERY == 0:
-            part = kept.with_suffix(".part")
+            part = checkpoint.with_suffix(".part")
             torch.save({**training.state(), "step": step}, part)
-            part.rename(kept)
+            part.rename(checkpoint)
 
 
 def _round(history: Path) -> int:

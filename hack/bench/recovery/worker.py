@@ -39,7 +39,7 @@ def main(folder: Path) -> None:
 
         def mark(word: str) -> None:
             rank, restart = (int(os.environ[name]) for name in ("RANK", "TORCHELASTIC_RESTART_COUNT"))
-            marks.write(PhaseMark(os.getpid(), rank, restart, word, time.monotonic()).written())
+            marks.write(PhaseMark(os.getpid(), rank, restart, word, time.monotonic()).line())
 
         mark("started")
         import torch

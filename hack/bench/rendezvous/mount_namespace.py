@@ -54,20 +54,20 @@ def command(words: Sequence[str], names: NameSource, folder: Path) -> list[str]:
     for name, text in _FILES[names].items():
         (at / name).write_text(text)
     mounts = " && ".join(f'mount --bind "$0/{name}" /etc/{name}' for name in _FILES[names])
-    kept = ["--net"] if names in _OWN_LOOPBACK else []
+    shared = ["--net"] if names in _OWN_LOOPBACK else []
     mapped = ["--map-root-user"] if os.geteuid() else []
-    return ["unshare", "--mount", *kept, *mapped, "sh", "-c", f'{mounts} && exec "$@"', str(at), *words]
+    return ["unshare", "--mount", *shared, *mapped, "sh", "-c", f'{mounts} && exec "$@"', str(at), *words]
 
 
 def permitted(names: NameSource, folder: Path) -> str:
     """Return "" if this user may run commands in such a namespace, else the reason. For the arguments see `command`."""
     try:
-        tried = subprocess.run(
+        result = subprocess.run(
             command(["true"], names, folder), capture_output=True, text=True, timeout=20, check=False
         )
     except OSError as error:
         return str(error)
-    return "" if tried.returncode == 0 else tried.stderr.strip() or f"exit status {tried.returncode}"
+    return "" if result.returncode == 0 else result.stderr.strip() or f"exit status {result.returncode}"
 
 
 def loopback(names: NameSource) -> socket.socket | None:

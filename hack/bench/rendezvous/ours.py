@@ -140,9 +140,9 @@ class _Follower:
                 VERSION, RUN, nonce, proof, self._me, self._terms, self._base, RestartBudget(), self._terms.max_nodes
             )
 
-        return CoordinatorClient(join, TOKEN, RUN, self._heard, self._lost)
+        return CoordinatorClient(join, TOKEN, RUN, self._on_message, self._lost)
 
-    def _heard(self, link: CoordinatorClient, message: ToMember) -> None:
+    def _on_message(self, link: CoordinatorClient, message: ToMember) -> None:
         """Handle a message of the coordinator: record a new world, and answer a stop. Other messages are ignored."""
         match message:
             case Formed() if may_train(self._base, message):

@@ -41,10 +41,10 @@ async def crowd(gangs: int) -> WaitingGangs:
             mib = memory_mib(plane.pid("nominator"))
             used_s, wrong = [], 0
             for number in range(FREED):
-                held = "stranger" if number == 0 else f"gang-{number - 1:03d}"
-                taken_s, went = await _freed(api, [f"{held}-{at}" for at in range(HOSTS_PER_LEAF)])
+                blocker = "stranger" if number == 0 else f"gang-{number - 1:03d}"
+                taken_s, gang = await _time_refill(api, [f"{blocker}-{at}" for at in range(HOSTS_PER_LEAF)])
                 used_s.append(taken_s)
-                wrong += went != f"gang-{number:03d}"
+                wrong += gang != f"gang-{number:03d}"
             return WaitingGangs(gangs * SIZE, max(mib, memory_mib(plane.pid("nominator"))), max(used_s), wrong)
     finally:
         await asyncio.to_thread(plane.stop)
@@ -55,12 +55,12 @@ async def _build(api: Api) -> None:
     count = HOSTS_PER_LEAF * LEAVES
     await build(api, generated_switches(count, HOSTS_PER_LEAF))
     for at in range(count):
-        made = pod("stranger" if at < HOSTS_PER_LEAF else "stays", at % HOSTS_PER_LEAF, 1, gated=False)
-        made["spec"]["nodeName"] = f"node-{at:05d}"
-        await api.create(made)
+        member = pod("stranger" if at < HOSTS_PER_LEAF else "stays", at % HOSTS_PER_LEAF, 1, gated=False)
+        member["spec"]["nodeName"] = f"node-{at:05d}"
+        await api.create(member)
 
 
-async def _freed(api: Api, names: list[str]) -> tuple[float, str]:
+async def _time_refill(api: Api, names: list[str]) -> tuple[float, str]:
     """Delete the pods of a leaf. Return (seconds until it is full again, name of the gang that is there)."""
     await asyncio.gather(*(api.delete(f"{PODS}/{name}") for name in names))
     began_s = time.monotonic()
@@ -69,5 +69,5 @@ async def _freed(api: Api, names: list[str]) -> tuple[float, str]:
         return pods if len(pods) == HOSTS_PER_LEAF * LEAVES else []
 
     bound = await api.until(_BOUND, full, 60)
-    there = {each["metadata"]["labels"]["gang"] for each in bound} - {"stranger", "stays"}
-    return time.monotonic() - began_s, "+".join(sorted(there))
+    gangs = {each["metadata"]["labels"]["gang"] for each in bound} - {"stranger", "stays"}
+    return time.monotonic() - began_s, "+".join(sorted(gangs))

@@ -33,11 +33,11 @@ def measure(scale: Scale) -> Outcome:
     """
     seeds, gangs = scale.pick((tuple(range(1, 11)), 40), ((1,), 15), ((1,), 4))
     cells = [
-        _cell(way, apart, seeds, gangs, release)
+        _cell(way, spacing, seeds, gangs, release)
         for release in RELEASES
-        for apart in APART_S
+        for spacing in APART_S
         for way in WAYS
-        if scale is Scale.FULL or not release or (way, apart) == ("gates", "together")
+        if scale is Scale.FULL or not release or (way, spacing) == ("gates", "together")
     ]
     best_fit_crossings = best_fit(seeds, gangs)
     return combined(
@@ -48,24 +48,24 @@ def measure(scale: Scale) -> Outcome:
     )
 
 
-def _cell(way: str, apart: str, seeds: Sequence[int], gangs: int, release: str) -> StreamCell:
+def _cell(way: str, spacing: str, seeds: Sequence[int], gangs: int, release: str) -> StreamCell:
     """Send the streams of all seeds in one way, and return the results.
 
-    way: key of WAYS. apart: key of APART_S, the time between two pods. gangs: of each stream. release: of Kubernetes,
+    way: key of WAYS. spacing: key of APART_S, the time between two pods. gangs: of each stream. release: of Kubernetes,
     "" for the default.
     """
     kubernetes, sent = _version(release), []
     for seed in seeds:
-        sent.append(asyncio.run(send(events_of(seed, gangs), seed, APART_S[apart], WAYS[way], release)))
-        progress(f"{kubernetes}, {way}, {apart}, seed {seed}: {mean(sent[-1].crossings):.3f}")
-    return StreamCell(way, apart, kubernetes, tuple(sent))
+        sent.append(asyncio.run(send(events_of(seed, gangs), seed, APART_S[spacing], WAYS[way], release)))
+        progress(f"{kubernetes}, {way}, {spacing}, seed {seed}: {mean(sent[-1].crossings):.3f}")
+    return StreamCell(way, spacing, kubernetes, tuple(sent))
 
 
 def _version(release: str) -> str:
     """Return the version of kube-scheduler of this release, by running it."""
     argv = [str(cache.binary(f"kube-scheduler{release}")), "--version"]
-    said = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=True).stdout
-    return said.split()[-1].removeprefix("v")
+    output = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=True).stdout
+    return output.split()[-1].removeprefix("v")
 
 
 def _table(best_fit_crossings: float, cells: Sequence[StreamCell], gangs: int) -> Table:
@@ -76,7 +76,7 @@ def _table(best_fit_crossings: float, cells: Sequence[StreamCell], gangs: int) -
     columns = {"behind gates: pods, way": "", "crossings a gang": ".3f", "failed": "d", "obeyed": ".4f"}
     columns |= {"bound p50 s": ".3f", "p99 s": ".3f", "patches a pod": ".2f"}
     rows = [
-        (f"{cell.kubernetes}, {cell.apart}, {cell.way}", *(cell.crossings, cell.failed, cell.obeyed),
+        (f"{cell.kubernetes}, {cell.spacing}, {cell.way}", *(cell.crossings, cell.failed, cell.obeyed),
          *(cell.bound_s(0.5), cell.bound_s(0.99), cell.patches))
         for cell in cells
     ]  # fmt: skip
@@ -91,7 +91,7 @@ def _targets(best_fit_crossings: float, cells: Sequence[StreamCell]) -> Iterator
     """
     for cell in cells:
         if cell.way == "gates":
-            where = f"{cell.kubernetes}, {cell.apart}"
+            where = f"{cell.kubernetes}, {cell.spacing}"
             yield Target(f"{where}: crossings to best fit's in memory", cell.crossings / best_fit_crossings, "<=", 1.02)
             yield Target(f"{where}: gangs that failed", cell.failed, "<=", 0)
             yield Target(f"{where}: nominations obeyed", cell.obeyed, ">=", 0.999)

@@ -93,8 +93,8 @@ async def send(peer: KueueRelease, events: Sequence[int], seed: int, apart_s: fl
 
 def version(log: str) -> str:
     """Read the manager's version from its log."""
-    said = _SAID.search(log)
-    return said[1] if said else "of an unknown version"
+    match = _SAID.search(log)
+    return match[1] if match else "of an unknown version"
 
 
 async def _start(plane: ControlPlane, api: Api, peer: KueueRelease) -> None:
@@ -104,12 +104,12 @@ async def _start(plane: ControlPlane, api: Api, peer: KueueRelease) -> None:
     for each in kueue_objects.installed(release, webhook):
         await api.create(each)
     service = await api.get(f"{_SYSTEM}/services/{kueue_objects.SERVICE}")
-    certificates, told = plane.folder / "kueue-certificates", plane.folder / "kueue.yaml"
+    certificates, settings = plane.folder / "kueue-certificates", plane.folder / "kueue.yaml"
     certificates.mkdir()
     probes = f"127.0.0.1:{health}"
     host = service["spec"]["clusterIP"]
-    told.write_text(json.dumps(kueue_objects.settings(release, host, webhook, probes, str(certificates))))
-    argv = [str(peer.manager), f"--config={told}", f"--kubeconfig={plane.kubeconfig}", "--zap-log-level=info"]
+    settings.write_text(json.dumps(kueue_objects.settings(release, host, webhook, probes, str(certificates))))
+    argv = [str(peer.manager), f"--config={settings}", f"--kubeconfig={plane.kubeconfig}", "--zap-log-level=info"]
     await asyncio.to_thread(plane.start_program, MANAGER, argv)
     await _mount(plane, api, certificates)
     await asyncio.to_thread(plane.wait_ready, MANAGER, f"http://{probes}/readyz")
@@ -169,7 +169,7 @@ def _holds(kind: str) -> Any:
     """Return a function that is True for an object with this condition. kind: of the condition."""
 
     def holds(body: Mapping[str, Any]) -> bool:
-        told = body.get("status", {}).get("conditions") or ()
-        return any(each["type"] == kind and each["status"] == "True" for each in told)
+        conditions = body.get("status", {}).get("conditions") or ()
+        return any(each["type"] == kind and each["status"] == "True" for each in conditions)
 
     return holds

@@ -40,13 +40,13 @@ def _measured(peer: KueueRelease, seeds: Sequence[int], gangs: int, kubernetes: 
     seeds, gangs: of the streams.
     """
     version, cells = "", []
-    for apart, apart_s in APART_S.items():
+    for spacing, apart_s in APART_S.items():
         sent = []
         for seed in seeds:
             version, one = asyncio.run(kueue.send(peer, events_of(seed, gangs), seed, apart_s))
             sent.append(one)
-            progress(f"Kueue {version}, {apart}, seed {seed}: {mean(one.crossings):.3f}, {one.failed} failed")
-        cells.append(StreamCell(WAY, apart, kubernetes, tuple(sent)))
+            progress(f"Kueue {version}, {spacing}, seed {seed}: {mean(one.crossings):.3f}, {one.failed} failed")
+        cells.append(StreamCell(WAY, spacing, kubernetes, tuple(sent)))
     return version, cells
 
 
@@ -58,7 +58,7 @@ def cells_beside(ours: Sequence[StreamCell], peers: Sequence[StreamCell]) -> lis
     """
     found = []
     for peer in peers:
-        alike = (each for each in ours if (each.apart, each.kubernetes) == (peer.apart, peer.kubernetes))
+        alike = (each for each in ours if (each.spacing, each.kubernetes) == (peer.spacing, peer.kubernetes))
         found += [*(each.first(len(peer.sent)) for each in alike), peer]
     return found
 
@@ -75,7 +75,7 @@ def table(version: str, minimum: Sequence[float], cells: Sequence[StreamCell], g
         way = f"Kueue {version}" if cell.way == WAY else cell.way
         by_seed = _spread([mean(one.crossings) for one in cell.sent])
         times = cell.bound_s(0.5), cell.bound_s(0.99)
-        rows.append((f"{cell.apart}, {way}", cell.crossings, by_seed, cell.failed, *times, cell.patches))
+        rows.append((f"{cell.spacing}, {way}", cell.crossings, by_seed, cell.failed, *times, cell.patches))
     seeds = f"{len(minimum)} seeds"
     return Table(
         f"Kueue beside: {gangs} gangs a seed, {seeds}, 128 nodes", columns, rows, key=f"Kueue beside, {seeds}:"

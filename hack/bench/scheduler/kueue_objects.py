@@ -98,12 +98,12 @@ def queues(gpus: int) -> list[tuple[str, dict[str, Any]]]:
     levels = [{"nodeLabel": label} for label in (BLOCK, RACK, HOST)]
     quota = {"name": GPU, "nominalQuota": str(gpus)}
     flavors = [{"name": QUEUE, "resources": [quota]}]
-    whole = {"namespaceSelector": {}, "resourceGroups": [{"coveredResources": [GPU], "flavors": flavors}]}
+    spec = {"namespaceSelector": {}, "resourceGroups": [{"coveredResources": [GPU], "flavors": flavors}]}
     flavor = {"topologyName": QUEUE, "nodeLabels": _FLAVOR}
     return [
         ("topologies", _object("Topology", {"levels": levels})),
         ("resourceflavors", _object("ResourceFlavor", flavor)),
-        ("clusterqueues", _object("ClusterQueue", whole)),
+        ("clusterqueues", _object("ClusterQueue", spec)),
         ("namespaces/default/localqueues", _object("LocalQueue", {"clusterQueue": QUEUE})),
     ]
 
@@ -117,14 +117,14 @@ def gang_pod(gang: str, index: int, size: int) -> dict[str, Any]:
 
     gang: its name. index: the pod's rank. size: pods of the gang.
     """
-    made = pod(gang, index, size, gated=False)
-    made["metadata"]["labels"] |= {f"{_GROUP}/queue-name": QUEUE, f"{_GROUP}/pod-group-name": gang, _RANK: str(index)}
-    made["metadata"]["annotations"] = {
+    member = pod(gang, index, size, gated=False)
+    member["metadata"]["labels"] |= {f"{_GROUP}/queue-name": QUEUE, f"{_GROUP}/pod-group-name": gang, _RANK: str(index)}
+    member["metadata"]["annotations"] = {
         f"{_GROUP}/pod-group-total-count": str(size),
         f"{_GROUP}/pod-group-pod-index-label": _RANK,
         f"{_GROUP}/podset-preferred-topology": RACK,
     }
-    return made
+    return member
 
 
 def pods_gone(events: Sequence[int]) -> int:

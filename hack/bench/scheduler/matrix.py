@@ -96,10 +96,10 @@ async def _measured(
         try:
             cluster = Cluster(plane, nodes)
             await cluster.build()
-            for again, cell in product(range(times), list(_cells(nodes, full))):
+            for turn, cell in product(range(times), list(_cells(nodes, full))):
                 result = await _one(cluster, cell, pods)
                 found.setdefault(cell, []).append(result)
-                progress(f"{cell.name} #{again + 1}: {result.rate:.0f} pods/s, {result.middle:.0f} in the middle")
+                progress(f"{cell.name} #{turn + 1}: {result.rate:.0f} pods/s, {result.middle:.0f} in the middle")
             if nodes >= 1000 or not full:
                 bound_s[nodes] = await _one_by_one(plane, min(AT_ONCE, nodes // SIZE))
         finally:
@@ -123,10 +123,10 @@ def _cells(nodes: int, full: bool) -> Iterator[MatrixCell]:
 
 async def _one(cluster: Cluster, cell: MatrixCell, pods: int) -> ThroughputResult:
     """Run one cell once with `pods` pods. Return the result."""
-    made = WORKLOADS[cell.workload](pods, cell.setup.gates)
+    pods_ = WORKLOADS[cell.workload](pods, cell.setup.gates)
     if cell.setup in (ALONE, ALONE_NONE):
-        return await cluster.run_nominated(made, 100, nominate=cell.setup.nominate)
-    return await cluster.run(cell.setup, made, cell.percentage)
+        return await cluster.run_nominated(pods_, 100, nominate=cell.setup.nominate)
+    return await cluster.run(cell.setup, pods_, cell.percentage)
 
 
 async def _one_by_one(plane: ControlPlane, count: int) -> list[float]:
@@ -205,8 +205,8 @@ def _targets(results: Results, full: bool) -> Iterator[Target]:
     )
     yield Target("5,000 nodes, gangs of 8: nominating at 100 % to none at default sampling", against, ">=", 1.0)
     for nodes, minimum in ((1000, 2.0), (5000, 8.0)):
-        alone = _ratio(results, *(MatrixCell(nodes, 100, "singles", setup) for setup in (ALONE, ALONE_NONE)))
-        yield Target(f"{nodes:,} nodes: scheduler alone, all nominated, to none nominated", alone, ">=", minimum)
+        ratio = _ratio(results, *(MatrixCell(nodes, 100, "singles", setup) for setup in (ALONE, ALONE_NONE)))
+        yield Target(f"{nodes:,} nodes: scheduler alone, all nominated, to none nominated", ratio, ">=", minimum)
 
 
 def _gate_targets(results: Results, bound_s: Mapping[int, Sequence[float]]) -> Iterator[Target]:

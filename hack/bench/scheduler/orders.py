@@ -38,8 +38,8 @@ def measure(scale: Scale) -> Outcome:
     Unless the scale is full: one seed, fewer gangs, and the shuffled order alone.
     """
     seeds, gangs = scale.pick((tuple(streams.SEEDS)[:10], 40), ((1,), 10), ((1,), 4))
-    ways = [(apart, order) for apart in APART_S for order in ORDERS if scale is Scale.FULL or ORDERS[order]]
-    rows = [_measure_row(seeds, gangs, apart, order) for apart, order in ways]
+    ways = [(spacing, order) for spacing in APART_S for order in ORDERS if scale is Scale.FULL or ORDERS[order]]
+    rows = [_measure_row(seeds, gangs, spacing, order) for spacing, order in ways]
     _, fit, ours, fit_leaves, leaves, wider, failed = zip(*rows, strict=True)
     return Outcome(
         "streams that ask us",
@@ -59,13 +59,13 @@ def _worst(ours: Sequence[float], base: Sequence[float]) -> float:
 
 
 def _measure_row(
-    seeds: Sequence[int], gangs: int, apart: str, order: str
+    seeds: Sequence[int], gangs: int, spacing: str, order: str
 ) -> tuple[str, float, float, float, float, int, int]:
     """Send every seed's stream through kube-scheduler with our extender, and through best fit in memory. Return a row
     of the table.
 
-    gangs: number of gangs of a stream. apart: key of APART_S, the time between two pods. order: key of ORDERS. The row
-    has the order of COLUMNS, after its name: means over all gangs of the ring crossings (best fit, ours) and of the
+    gangs: number of gangs of a stream. spacing: key of APART_S, the time between two pods. order: key of ORDERS. The
+    row has the order of COLUMNS, after its name: means over all gangs of the ring crossings (best fit, ours) and of the
     leaves used divided by the fewest that could hold the gang (best fit, ours); then the number of our gangs whose ring
     crosses switches more often than it must, and the number of our gangs that were not bound in time.
     """
@@ -80,10 +80,10 @@ def _measure_row(
         return found
 
     for seed in seeds:
-        progress(f"{apart}, {order}: seed {seed}")
+        progress(f"{spacing}, {order}: seed {seed}")
         events = events_of(seed, gangs)
         sent = asyncio.run(
-            send(events, seed if ORDERS[order] else None, APART_S[apart], gated=False, with_extender=True)
+            send(events, seed if ORDERS[order] else None, APART_S[spacing], gated=False, with_extender=True)
         )
         of_best += streams.replay(tree, events, best_fit).total
         crossings += sent.crossings
@@ -91,7 +91,7 @@ def _measure_row(
         failed += sent.failed
     best, ours = (fmean(_over_fewest(tree, each) for each in some) for some in (hosts_of_best, hosts))
     wider = sum(_is_wider(tree, each) for each in hosts)
-    return f"{apart}, {order}", fmean(of_best), fmean(crossings), best, ours, wider, failed
+    return f"{spacing}, {order}", fmean(of_best), fmean(crossings), best, ours, wider, failed
 
 
 def _over_fewest(tree: Fabric, hosts: Sequence[int]) -> float:

@@ -45,7 +45,7 @@ class StreamResult:
     bound_s: list[float] = field(default_factory=list)  # from the creation of a gang's last pod to its last binding
     failed: int = 0  # gangs that were not bound in time
     obeyed: float = 0.0  # pods that are on their nominated node
-    placed: float = 0.0  # pods of which the nominator knows whether they are
+    nominated_pods: float = 0.0  # pods of which the nominator knows whether they are
     patches: float = 0.0  # of pods, by any client
     pods: int = 0  # that were bound
 
@@ -55,7 +55,7 @@ class StreamCell:
     """One way to place gangs, with one spacing of their pods, over all seeds."""
 
     way: str
-    apart: str
+    spacing: str
     kubernetes: str  # of the scheduler's binary
     sent: tuple[StreamResult, ...]
 
@@ -76,7 +76,7 @@ class StreamCell:
     @property
     def obeyed(self) -> float:
         """Return the share of nominations that the scheduler took."""
-        return ratio(sum(one.obeyed for one in self.sent), sum(one.placed for one in self.sent))
+        return ratio(sum(one.obeyed for one in self.sent), sum(one.nominated_pods for one in self.sent))
 
     @property
     def patches(self) -> float:
@@ -141,7 +141,7 @@ async def send(
             found.patches = await patches(api) - before
             if health:
                 await asyncio.sleep(0.5)  # the last bindings are counted
-                found.obeyed, found.placed = nominations_taken(health)
+                found.obeyed, found.nominated_pods = nominations_taken(health)
             return found
     finally:
         await asyncio.to_thread(plane.stop)
@@ -204,15 +204,15 @@ async def create_gang(
     size: int,
     rng: random.Random | None,
     apart_s: float,
-    written: Callable[[str, int, int], dict[str, Any]],
+    pod_of: Callable[[str, int, int], dict[str, Any]],
 ) -> tuple[dict[str, str], float]:
     """Create a gang's pods. Return (their nodes by name, seconds from the last creation until all are bound).
 
     gang: its name. size: its pods. rng: for the order in which they come; None for the order of ranks. apart_s: seconds
-    between two pods. written: as in GangFunctions.pod. Raises TimeoutError if they are not bound within BOUND_S.
+    between two pods. pod_of: as in GangFunctions.pod. Raises TimeoutError if they are not bound within BOUND_S.
     """
     order = range(size) if rng is None else rng.sample(range(size), size)
-    pods = [written(gang, index, size) for index in order]
+    pods = [pod_of(gang, index, size) for index in order]
     if apart_s:
         for each in pods:
             await api.create(each)

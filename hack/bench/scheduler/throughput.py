@@ -225,9 +225,9 @@ class Cluster:
 
 def singles(count: int, gated: bool = False) -> Gangs:
     """Return `count` pods of one GPU, each a gang of its own. gated: they have our scheduling gate."""
-    made = [pod("", at, 1, gated, gpus=1) for at in range(count)]
+    objects = [pod("", at, 1, gated, gpus=1) for at in range(count)]
     return [
-        [{**each, "metadata": {"name": f"single-{at:05d}", "namespace": "default"}}] for at, each in enumerate(made)
+        [{**each, "metadata": {"name": f"single-{at:05d}", "namespace": "default"}}] for at, each in enumerate(objects)
     ]
 
 

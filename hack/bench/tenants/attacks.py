@@ -23,8 +23,8 @@ def plain(attack: Attack) -> Attack:
     """Return an attack that writes the same pods without annotations and labels."""
 
     def silent(second: int, quick: bool) -> Iterable[Raw]:
-        for made in attack(second, quick):
-            yield {**made, "metadata": {**made["metadata"], "annotations": {}, "labels": {}}}
+        for each in attack(second, quick):
+            yield {**each, "metadata": {**each["metadata"], "annotations": {}, "labels": {}}}
 
     return silent
 
@@ -57,10 +57,10 @@ def _member(gang: str, index: int, gpus: int, sizes: dict[str, str], at: str = "
     gpus: whole GPUs. sizes: annotations about the gang's size. at: its node, "" for a pending pod. life: number of
     earlier pods with its name. index: of the pod in the gang.
     """
-    made = pod(NAMESPACE, gang, index, gpus, sizes, life=life)
+    member = pod(NAMESPACE, gang, index, gpus, sizes, life=life)
     if at:
-        made["spec"]["nodeName"] = at
-    return made
+        member["spec"]["nodeName"] = at
+    return member
 
 
 def _sizes(minimum: int, total: int = 0) -> dict[str, str]:
@@ -100,9 +100,9 @@ def _flood(gang_of: Callable[[int], Raw], quick_count: int, count: int) -> Attac
     def attack(second: int, quick: bool) -> Iterable[Raw]:
         many = quick_count if quick else count
         for number in range(many) if second == 0 else [second % many]:
-            made = gang_of(number)
-            made["metadata"]["annotations"]["turn"] = str(second)
-            yield made
+            first_pod = gang_of(number)
+            first_pod["metadata"]["annotations"]["turn"] = str(second)
+            yield first_pod
 
     return attack
 
@@ -114,8 +114,8 @@ def _equal_gang(number: int) -> Raw:
 
 def _distinct_gang(number: int) -> Raw:
     """Return the pod of a gang that fits nowhere; each has another request of CPU."""
-    made = _equal_gang(number)
-    return _with_request(made, "cpu", f"{1000 + number}m")
+    member = _equal_gang(number)
+    return _with_request(member, "cpu", f"{1000 + number}m")
 
 
 def _gang_of_total_1000(number: int) -> Raw:
@@ -128,11 +128,11 @@ def _gang_of_unknown_resource(number: int) -> Raw:
     return _with_request(_member(f"g{number}", 0, 1, _sizes(1)), f"example.com/r{number}", "1")
 
 
-def _with_request(made: Raw, resource: str, amount: str) -> Raw:
+def _with_request(member: Raw, resource: str, amount: str) -> Raw:
     """Add a resource to a pod's requests and limits; return the pod."""
-    asks = made["spec"]["containers"][0]["resources"]
+    asks = member["spec"]["containers"][0]["resources"]
     asks["requests"][resource] = asks["limits"][resource] = amount
-    return made
+    return member
 
 
 def _hundred_shapes(second: int, quick: bool) -> Iterable[Raw]:
@@ -176,9 +176,9 @@ def _high_priority(second: int, quick: bool) -> Iterable[Raw]:
     """Write a gang of a PriorityClass above all others. It shows the figures if that is allowed."""
     if second == 0:
         for index in range(40):
-            made = _member("g", index, GPUS_PER_NODE, _sizes(40))
-            made["spec"]["priority"] = 1_000
-            yield made
+            member = _member("g", index, GPUS_PER_NODE, _sizes(40))
+            member["spec"]["priority"] = 1_000
+            yield member
 
 
 ATTACKS = (

@@ -88,7 +88,7 @@ async def _during_flood(api: Api, name: str, flood: int, honest: int, more: Raw)
         for number in range(honest):
             began_s = time.monotonic()
             await api.create(job(HONEST, f"{name}-{number}", WORKERS))
-            await api.until(_PODS, partial(_whole, f"{name}-{number}"), _WITHIN_S)
+            await api.until(_PODS, partial(_has_all_pods, f"{name}-{number}"), _WITHIN_S)
             results.wait_s.append(time.monotonic() - began_s)
         flooding.cancel()
     return results
@@ -106,6 +106,6 @@ async def _flood(api: Api, name: str, count: int, more: Raw) -> None:
         await api.patch(f"{_JOBS.format(GREEDY)}/{name}-{turn % count}", notes)
 
 
-def _whole(name: str, pods: list[Raw]) -> bool:
+def _has_all_pods(name: str, pods: list[Raw]) -> bool:
     """Return True if all WORKERS pods of a job exist. name: of the job. pods: of its namespace."""
     return sum(str(each["metadata"]["name"]).startswith(f"{name}-worker-") for each in pods) == WORKERS

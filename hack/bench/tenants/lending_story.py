@@ -93,8 +93,8 @@ class LendingStory:
         self._view.put_queue(QueueSpec("q"))
         for job in self.jobs.values():
             self._show(job)
-        for made in self.strays.values():
-            self._view.put_pod(msgspec.convert(made, Pod))
+        for stray in self.strays.values():
+            self._view.put_pod(msgspec.convert(stray, Pod))
         for group in self.groups:
             self._view.unmanaged.put_group(group)
         self._view.restore_terms(memory.terms)
@@ -174,9 +174,12 @@ class LendingStory:
             return
         asks = {"requests": {GPU: str(gpus)}, "limits": {GPU: str(gpus)}} if gpus else {}
         own = {"name": uid, "namespace": GREEDY, "uid": uid, "creationTimestamp": rfc3339(self._now_s)}
-        made = {"metadata": {**own, **(meta or {})}, "spec": {"containers": [{"name": "m", "resources": asks}], **spec}}
-        self.strays[uid] = made
-        self._view.put_pod(msgspec.convert(made, Pod))
+        stray = {
+            "metadata": {**own, **(meta or {})},
+            "spec": {"containers": [{"name": "m", "resources": asks}], **spec},
+        }
+        self.strays[uid] = stray
+        self._view.put_pod(msgspec.convert(stray, Pod))
 
     def group(self, name: str, members: int) -> None:
         """Create a PodGroup of Volcano without pods, with an owner that does not exist, in the phase Inqueue.
@@ -245,8 +248,8 @@ class LendingStory:
         }
         container = {"resources": {"requests": {GPU: "1"}, "limits": {GPU: "1"}}}
         status = {"phase": "Running" if on else "Pending"}
-        made = {"metadata": metadata, "spec": {"nodeName": on, "containers": [container]}, "status": status}
-        self._view.put_pod(msgspec.convert(made, Pod))
+        shown = {"metadata": metadata, "spec": {"nodeName": on, "containers": [container]}, "status": status}
+        self._view.put_pod(msgspec.convert(shown, Pod))
 
     def _schedule(self) -> None:
         """Create and bind pods as job controller and scheduler do: a min whole or not at all, the oldest job first.
@@ -287,13 +290,13 @@ class LendingStory:
         faults.
         """
         steady_s = float(self.second)
-        seen = self._view.observation(self._now_s, monotonic_s=steady_s)
+        observed = self._view.observation(self._now_s, monotonic_s=steady_s)
         for part in (*self._parts, self._unused):
-            seen = part.update(seen, steady_s)
-        steps, undecided = decide_safely(decide, seen, self._policy, self._now_s)
+            observed = part.update(observed, steady_s)
+        steps, undecided = decide_safely(decide, observed, self._policy, self._now_s)
         self.results.faults += len(undecided)
-        self._unused.record_decision(seen, steps, steady_s)
-        states = {each.job.key: each.job for each in seen.jobs}
+        self._unused.record_decision(observed, steps, steady_s)
+        states = {each.job.key: each.job for each in observed.jobs}
         self._carry_out((step for step in steps if step.changes), states)
 
     def _carry_out(self, steps: Iterable[Step], states: dict[JobKey, Any]) -> None:

@@ -38,8 +38,8 @@ def pod(
     pods with its name. gang, index: name of its gang, and its rank there.
     """
     asks = {"cpu": "1", "memory": "1Gi", **({GPU: str(gpus)} if gpus else {})}
-    whole = int(created_s)
-    stamp = f"2026-01-01T{whole // 3600:02d}:{whole // 60 % 60:02d}:{whole % 60:02d}Z"
+    seconds = int(created_s)
+    stamp = f"2026-01-01T{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}Z"
     name = f"{gang}-{index}"
     return {
         "metadata": {

@@ -87,7 +87,7 @@ def run(scale: Scale) -> Outcome:
         jobs = list(pool.map(_measure_lending_attack, of_jobs, [seeds] * len(of_jobs)))
         words = list(pool.map(_measure_report_attack, range(len(_WORDS))))
     words.append(_measure_job_flood(*scale.pick((1_000, 20), (200, 6), (4, 1))))
-    asked = dict(_measure_http_attacks(quick, *scale.pick((3, 1_000), (2, 150), (1, 2))))
+    request_times = dict(_measure_http_attacks(quick, *scale.pick((3, 1_000), (2, 150), (1, 2))))
     titles = {
         "gangs of honest tenants in a full cluster: share of GPUs; neutral answers": gangs,
         "jobs of honest tenants in a queue that lends: size; jobs without decision": jobs,
@@ -98,7 +98,12 @@ def run(scale: Scale) -> Outcome:
             Table(title, COLUMNS, [row.cells() for row in rows], title.partition(" ")[0])
             for title, rows in titles.items()
         ),
-        Table(f"questions at {NODES:,} nodes", ASKED, [_http_row(name, each) for name, each in asked.items()], "asked"),
+        Table(
+            f"questions at {NODES:,} nodes",
+            ASKED,
+            [_http_row(name, each) for name, each in request_times.items()],
+            "asked",
+        ),
     ]
     size = SIZES[scale]
     notes = (
@@ -107,7 +112,7 @@ def run(scale: Scale) -> Outcome:
         "Times over HTTP are of two schedulers that ask at once, less the time that the extender was ready and had "
         f"no core (load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores); of several rounds the best.",
     )
-    targets = list(_targets(gangs, jobs, words, asked, quick))
+    targets = list(_targets(gangs, jobs, words, request_times, quick))
     return Outcome("tenants: kept apart", tables, targets, notes, strict=True)
 
 
@@ -117,8 +122,8 @@ def _measure_gang_attack(number: int, size: SimulationSize) -> AttackResult:
     number: index in ATTACKS, -1 for no attack.
     """
     if number < 0:
-        alone = tell(size, nothing)
-        return AttackResult("none", "", _wait_s(alone), _wait_s(alone), 1.0, alone.neutral)
+        undisturbed = tell(size, nothing)
+        return AttackResult("none", "", _wait_s(undisturbed), _wait_s(undisturbed), 1.0, undisturbed.neutral)
     named = ATTACKS[number]
     print(named.name, file=sys.stderr, flush=True)
     baseline, attacked = tell(size, named.comparison), tell(size, named.attack)
@@ -141,14 +146,14 @@ def _measure_lending_attack(number: int, seeds: int) -> AttackResult:
     print(named.name, file=sys.stderr, flush=True)
     baseline = [LendingStory(LENDING_S, named.comparison, GAP_S, seed).run() for seed in range(seeds)]
     attacked = [LendingStory(LENDING_S, named.attack, GAP_S, seed).run() for seed in range(seeds)]
-    waits = [statistics.fmean(each for one in some for each in one.wait_s) for some in (attacked, baseline)]
+    wait_s = [statistics.fmean(each for one in some for each in one.wait_s) for some in (attacked, baseline)]
     sizes = [
         {who: sum(one.size_s[who] for one in some) for who in lending_story.TENANTS} for some in (attacked, baseline)
     ]
     minimum = min(sizes[0][who] / sizes[1][who] for who in lending_story.TENANTS)
     together = sum(sizes[0].values()) / sum(sizes[1].values())
     return AttackResult(
-        named.name, named.fair, waits[0], waits[1], minimum, sum(one.faults for one in attacked), together
+        named.name, named.fair, wait_s[0], wait_s[1], minimum, sum(one.faults for one in attacked), together
     )
 
 
@@ -203,24 +208,24 @@ def _ms(seconds: Sequence[float], share: float) -> float:
     return nearest_rank(seconds, share) * 1e3
 
 
-def _http_row(name: str, asked: RequestTimes) -> tuple[object, ...]:
+def _http_row(name: str, times: RequestTimes) -> tuple[object, ...]:
     """Return the row of one attack over HTTP, in the order of ASKED. name: of the attack."""
-    ms = [_ms(asked.filter_s, 0.5), _ms(asked.filter_s, 0.99), _ms(asked.wall_s, 0.99)]
-    return (name, *ms, _ms(asked.healthz_s, 0.5), _ms(asked.healthz_s, 0.99), asked.greedy, asked.unanswered)
+    ms = [_ms(times.filter_s, 0.5), _ms(times.filter_s, 0.99), _ms(times.wall_s, 0.99)]
+    return (name, *ms, _ms(times.healthz_s, 0.5), _ms(times.healthz_s, 0.99), times.greedy, times.unanswered)
 
 
 def _targets(
     gangs: Sequence[AttackResult],
     jobs: Sequence[AttackResult],
     words: Sequence[AttackResult],
-    asked: dict[str, RequestTimes],
+    request_times: dict[str, RequestTimes],
     quick: bool,
 ) -> Iterator[Target]:
     """Yield the targets. quick: few seeds.
 
     For jobs: the tenant with the least share; in quick runs the share of all tenants together, since with few seeds one
     tenant's result is noise. gangs, jobs, words: the rows of each table; the first row of `gangs` and `jobs` is without
-    an attack. asked: times over HTTP, by the attack's name.
+    an attack. request_times: times over HTTP, by the attack's name.
     """
     attacked = ((gangs[1:], "least share"), (jobs[1:], "size" if quick else "least size"), (words, "nodes"))
     for rows, word in attacked:
@@ -230,7 +235,7 @@ def _targets(
                 yield Target(f"placed as soon beside {row.name}", row.wait_ratio, ">=", MIN_RATIO)
                 yield Target(f"{word} beside {row.name}", of, ">=", MIN_RATIO)
             yield Target(f"answers without opinion, jobs without decision, words lost: {row.name}", row.faults, "<=", 0)
-    for name, each in asked.items():
+    for name, each in request_times.items():
         yield Target(f"filter p99 ms over HTTP, {name}", _ms(each.filter_s, 0.99), "<=", MAX_MS)
         yield Target(f"healthz p99 ms, {name}", _ms(each.healthz_s, 0.99), "<=", MAX_MS)
         yield Target(f"probes that healthz did not answer, {name}", each.unanswered, "<=", 0)

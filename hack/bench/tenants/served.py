@@ -51,16 +51,16 @@ class ServedExtender:
 
     def __init__(self, stack: ExitStack, api: str, verbs: str, pages: str, process: int) -> None:
         self._stack, self._verbs, self._pages = stack, verbs, pages
-        self._waits = Path(f"/proc/{process}/schedstat")
+        self._schedstat = Path(f"/proc/{process}/schedstat")
         self._api, self._ours = self._caller(api), self._caller(verbs)
         names = ",".join(json.dumps(cluster.node_name(number)) for number in range(NODES))
         self._names, self._gangs = names.encode(), cluster.gangs(3)
         self._api.json("POST", "/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
 
     def _caller(self, url: str) -> Caller:
-        made = Caller(url)
-        self._stack.callback(made.close)
-        return made
+        caller = Caller(url)
+        self._stack.callback(caller.close)
+        return caller
 
     def ask_during(self, attack: Attack, questions: int, quick: bool) -> RequestTimes:
         """Ask the extender `questions` honest questions during an attack; return the times. All pods of both are
@@ -68,52 +68,52 @@ class ServedExtender:
 
         quick: the attack is small.
         """
-        asked, written, stop = RequestTimes(), dict[str, bytes](), threading.Event()
-        self._write(attack, 0, quick, written)
+        times, requests, stop = RequestTimes(), dict[str, bytes](), threading.Event()
+        self._write(attack, 0, quick, requests)
         threads = [
-            threading.Thread(target=self._greedy, args=(written, asked, stop)),
-            threading.Thread(target=self._probe, args=(asked, stop)),
+            threading.Thread(target=self._greedy, args=(requests, times, stop)),
+            threading.Thread(target=self._probe, args=(times, stop)),
         ]
         for thread in threads:
             thread.start()
         try:
-            self._honest(attack, questions, quick, written, asked)
+            self._honest(attack, questions, quick, requests, times)
         finally:
             stop.set()
             for thread in threads:
                 thread.join()
-        for name in written:
+        for name in requests:
             self._api.json("DELETE", f"{_GREEDY}/{name}?gracePeriodSeconds=0")
-        return asked
+        return times
 
     def _honest(
-        self, attack: Attack, questions: int, quick: bool, written: dict[str, bytes], asked: RequestTimes
+        self, attack: Attack, questions: int, quick: bool, requests: dict[str, bytes], times: RequestTimes
     ) -> None:
         """Ask filter about pods of honest gangs and bind them, while the attack goes on, until `questions` are
         answered.
 
-        written: the attacker's pods by name, as requests. asked: the times are added to it. Old gangs are deleted.
+        requests: the attacker's pods by name, as requests. times: the times are added to it. Old gangs are deleted.
         quick: the attack is small.
         """
         living: list[list[str]] = []
         seconds = count(FLIP_S, FLIP_S)
-        while len(asked.filter_s) < questions:
-            self._write(attack, next(seconds), quick, written)
+        while len(times.filter_s) < questions:
+            self._write(attack, next(seconds), quick, requests)
             gang = next(self._gangs)
             pods = [cluster.pod(f"{gang.name}-{at}", gang.gpus, "", gang, at) for at in range(gang.pods)]
             group = f"/apis/scheduling.volcano.sh/v1beta1/namespaces/{cluster.NAMESPACE}/podgroups"
             self._api.json("POST", group, cluster.pod_group(gang))
-            made = [self._api.json("POST", _HONEST, each) for each in pods]
-            for each in made:
+            created = [self._api.json("POST", _HONEST, each) for each in pods]
+            for each in created:
                 idle_s = self._waited_s()
                 answer, took_s = self._ours.call("POST", "/filter", self._body(each))
-                asked.wall_s.append(took_s)
-                asked.filter_s.append(max(0.0, took_s - self._waited_s() + idle_s))
-                if kept := json.loads(answer).get("NodeNames"):
+                times.wall_s.append(took_s)
+                times.filter_s.append(max(0.0, took_s - self._waited_s() + idle_s))
+                if candidates := json.loads(answer).get("NodeNames"):
                     path = f"{_HONEST}/{each['metadata']['name']}/binding"
-                    self._api.json("POST", path, {"target": {"name": kept[0]}})
+                    self._api.json("POST", path, {"target": {"name": candidates[0]}})
                 time.sleep(PAUSE_S)
-            living.append([each["metadata"]["name"] for each in made])
+            living.append([each["metadata"]["name"] for each in created])
             if len(living) > LIVING:
                 self._delete(living.pop(0))
         for names in living:
@@ -121,63 +121,63 @@ class ServedExtender:
 
     def _waited_s(self) -> float:
         """Return the seconds that the extender was ready to run and had no core, since it started."""
-        return int(self._waits.read_text().split()[1]) / 1e9
+        return int(self._schedstat.read_text().split()[1]) / 1e9
 
     def _delete(self, names: list[str]) -> None:
         """Delete these pods of honest gangs."""
         for name in names:
             self._api.json("DELETE", f"{_HONEST}/{name}?gracePeriodSeconds=0")
 
-    def _write(self, attack: Attack, second: int, quick: bool, written: dict[str, bytes]) -> None:
+    def _write(self, attack: Attack, second: int, quick: bool, requests: dict[str, bytes]) -> None:
         """Write the attacker's pods of this second; a pod of the same name is deleted first.
 
-        written: updated: requests about the attacker's pods, by pod name. second: of the attack. quick: the attack is
+        requests: updated: requests about the attacker's pods, by pod name. second: of the attack. quick: the attack is
         small.
         """
-        for made in attack(second, quick):
-            name, spec = made["metadata"]["name"], made["spec"]
+        for attack_pod in attack(second, quick):
+            name, spec = attack_pod["metadata"]["name"], attack_pod["spec"]
             if spec.get("nodeName") == objects.node_name(0):
                 spec["nodeName"] = cluster.node_name(0)
             spec["containers"][0]["image"] = "train:1"
             for key in ("uid", "creationTimestamp"):
-                made["metadata"].pop(key)
-            if name in written:
+                attack_pod["metadata"].pop(key)
+            if name in requests:
                 self._api.json("DELETE", f"{_GREEDY}/{name}?gracePeriodSeconds=0")
-            written[name] = self._body(self._api.json("POST", _GREEDY, made))
+            requests[name] = self._body(self._api.json("POST", _GREEDY, attack_pod))
 
-    def _body(self, made: Raw) -> bytes:
+    def _body(self, attack_pod: Raw) -> bytes:
         """Return the filter request about a pod."""
-        return b'{"Pod":%b,"Nodes":null,"NodeNames":[%b]}\n' % (json.dumps(made).encode(), self._names)
+        return b'{"Pod":%b,"Nodes":null,"NodeNames":[%b]}\n' % (json.dumps(attack_pod).encode(), self._names)
 
-    def _greedy(self, written: dict[str, bytes], asked: RequestTimes, stop: threading.Event) -> None:
+    def _greedy(self, requests: dict[str, bytes], times: RequestTimes, stop: threading.Event) -> None:
         """Ask filter about the attacker's pods in turn until `stop` is set, or the extender refuses because it is busy.
 
-        asked: counts these requests. written: the attacker's pods by name, as requests.
+        times: counts these requests. requests: the attacker's pods by name, as requests.
         """
         caller = Caller(self._verbs)
         with suppress(RuntimeError):  # the extender's word that it is busy ends this scheduler alone
             while not stop.is_set():
-                for body in list(written.values()) or [b""]:
+                for body in list(requests.values()) or [b""]:
                     if body:
                         caller.call("POST", "/filter", body)
-                        asked.greedy += 1
+                        times.greedy += 1
                     if stop.wait(PAUSE_S):
                         break
         caller.close()
 
-    def _probe(self, asked: RequestTimes, stop: threading.Event) -> None:
+    def _probe(self, times: RequestTimes, stop: threading.Event) -> None:
         """Ask /healthz every PROBE_EACH_S seconds until `stop` is set.
 
-        asked: gets the times, and counts probes without an answer.
+        times: gets the times, and counts probes without an answer.
         """
         caller = Caller(self._pages)
         while not stop.wait(PROBE_EACH_S):
             try:
                 idle_s = self._waited_s()
                 took_s = caller.call("GET", "/healthz", b"")[1]
-                asked.healthz_s.append(max(0.0, took_s - self._waited_s() + idle_s))
+                times.healthz_s.append(max(0.0, took_s - self._waited_s() + idle_s))
             except RuntimeError:
-                asked.unanswered += 1
+                times.unanswered += 1
                 caller.close()
                 caller = Caller(self._pages)
         caller.close()

@@ -54,8 +54,8 @@ class GangMeasurements:
     wait_s: list[float] = field(default_factory=list)  # of each gang: from its first pod to its last binding
     gpu_seconds: Counter[str] = field(default_factory=Counter[str])
     filter_s: list[float] = field(default_factory=list)
-    whole: int = 0
-    neutral: int = 0
+    placed_gangs: int = 0  # of which all pods are bound
+    neutral: int = 0  # answers without opinion
 
 
 class _Clock:
@@ -99,9 +99,9 @@ class _Story:
         self._free = {node_name(at): GPUS_PER_NODE for at in range(size.nodes)}
         self._pending: dict[str, tuple[Raw, int]] = {}  # uid -> pod, not before
         self._bound: dict[str, str] = {}
-        self._asked: dict[str, int] = {}  # GPUs of bound pods
+        self._gpus_of: dict[str, int] = {}  # GPUs of bound pods
         self._gangs: dict[str, _Gang] = {}
-        self._arrived, self._made = 0, dict[str, str]()
+        self._arrived, self._created_at = 0, dict[str, str]()
         self.results = GangMeasurements()
         for at in range(size.nodes):
             self._view.view.put_node(msgspec.convert(node(at), Node))
@@ -113,8 +113,8 @@ class _Story:
         """
         for second in range(self._size.seconds):
             self._clock.now_s = float(second)
-            for made in self._greedy(second):
-                self._write(made)
+            for member in self._greedy(second):
+                self._write(member)
             for _ in range(self._size.at_once if second % self._size.every_s == 0 else 0):
                 self._arrive(second)
             for name in [name for name, gang in self._gangs.items() if gang.ends_s and gang.ends_s <= second]:
@@ -161,80 +161,80 @@ class _Story:
         self._watches.drop_pod(uid)
         self._pending.pop(uid, None)
         if on := self._bound.pop(uid, ""):
-            self._free[on] += self._asked.pop(uid)
+            self._free[on] += self._gpus_of.pop(uid)
 
-    def _write(self, made: Raw) -> None:
+    def _write(self, member: Raw) -> None:
         """Show a pod to the extender, as a watch does. It replaces a pod of the same name with another uid."""
-        uid = made["metadata"]["uid"]
-        if made["metadata"]["namespace"] == NAMESPACE:  # it was created when it was first shown
+        uid = member["metadata"]["uid"]
+        if member["metadata"]["namespace"] == NAMESPACE:  # it was created when it was first shown
             stamp = f"2026-01-01T00:{int(self._clock.now_s) // 60:02d}:{int(self._clock.now_s) % 60:02d}Z"
-            made["metadata"]["creationTimestamp"] = self._made.setdefault(uid, stamp)
+            member["metadata"]["creationTimestamp"] = self._created_at.setdefault(uid, stamp)
         stem, _, life = uid.rpartition("/")
         if int(life) and (before := f"{stem}/{int(life) - 1}") in self._view.view.pods:
             self._drop(before)
         if uid in self._bound:
-            made["spec"]["nodeName"] = self._bound[uid]
-        self._watches.put_pod(msgspec.json.decode(msgspec.json.encode(made), type=Pod))
-        if on := made["spec"].get("nodeName"):
-            self._take(made, on)
+            member["spec"]["nodeName"] = self._bound[uid]
+        self._watches.put_pod(msgspec.json.decode(msgspec.json.encode(member), type=Pod))
+        if on := member["spec"].get("nodeName"):
+            self._take(member, on)
         else:
-            self._pending.setdefault(uid, (made, 0))
+            self._pending.setdefault(uid, (member, 0))
 
-    def _take(self, made: Raw, on: str) -> None:
+    def _take(self, member: Raw, on: str) -> None:
         """Count a pod's GPUs as used on its node `on`; nothing if they are counted already."""
-        uid = made["metadata"]["uid"]
+        uid = member["metadata"]["uid"]
         if uid not in self._bound:
-            self._bound[uid], self._asked[uid] = on, _gpus(made)
-            self._free[on] -= _gpus(made)
+            self._bound[uid], self._gpus_of[uid] = on, _gpus(member)
+            self._free[on] -= _gpus(member)
 
     def _schedule(self, second: int) -> None:
         """Ask the extender about each pending pod that is due, by priority and age, and bind it. Others are tried
         again later.
         """
-        due = [(made, uid) for uid, (made, at_s) in self._pending.items() if at_s <= second]
+        due = [(member, uid) for uid, (member, at_s) in self._pending.items() if at_s <= second]
         due.sort(key=lambda each: (-each[0]["spec"]["priority"], each[0]["metadata"]["creationTimestamp"]))
-        for made, uid in due:
+        for member, uid in due:
             if uid not in self._pending:
                 continue
-            names = [name for name, free in self._free.items() if free >= _gpus(made)] if _known(made) else []
-            kept = self._ask(made, names) if names else []
-            if kept:
-                self._bind(made, uid, kept[0], second)
+            names = [name for name, free in self._free.items() if free >= _gpus(member)] if _known(member) else []
+            candidates = self._ask(member, names) if names else []
+            if candidates:
+                self._bind(member, uid, candidates[0], second)
             else:
-                self._pending[uid] = (made, second + BACKOFF_S)
+                self._pending[uid] = (member, second + BACKOFF_S)
 
-    def _ask(self, made: Raw, names: list[str]) -> list[str]:
+    def _ask(self, member: Raw, names: list[str]) -> list[str]:
         """Ask the extender's filter about a pod. Return the nodes that it keeps, [] for none.
 
         names: nodes with enough free GPUs. The CPU time, and answers without opinion, are recorded.
         """
-        body = json.dumps({"Pod": made, "Nodes": None, "NodeNames": names}).encode()
+        body = json.dumps({"Pod": member, "Nodes": None, "NodeNames": names}).encode()
         began_s = time.thread_time()
         reply = self._desk.answer(Verb.FILTER, body)
-        if made["metadata"]["namespace"] != NAMESPACE:
+        if member["metadata"]["namespace"] != NAMESPACE:
             self.results.filter_s.append(time.thread_time() - began_s)
             self.results.neutral += reply.outcome is not Outcome.ANSWERED
         else:  # a pod that is too large to be read is refused
             self.results.neutral += reply.outcome is Outcome.NO_ADVICE
-        kept: list[str] = json.loads(reply.body).get("NodeNames") or []
-        return kept
+        candidates: list[str] = json.loads(reply.body).get("NodeNames") or []
+        return candidates
 
-    def _bind(self, made: Raw, uid: str, on: str, second: int) -> None:
+    def _bind(self, member: Raw, uid: str, on: str, second: int) -> None:
         """Bind a pod to the node `on`. When an honest gang is complete, record its wait and the GPU-seconds that it
         gets.
         """
         del self._pending[uid]
-        self._take(made, on)
-        made["spec"]["nodeName"] = on
-        self._watches.put_pod(msgspec.json.decode(msgspec.json.encode(made), type=Pod))
-        namespace = made["metadata"]["namespace"]
-        gang = self._gangs.get(f"{namespace}/{made['metadata']['annotations'].get(labels.KOORD_NAME)}")
+        self._take(member, on)
+        member["spec"]["nodeName"] = on
+        self._watches.put_pod(msgspec.json.decode(msgspec.json.encode(member), type=Pod))
+        namespace = member["metadata"]["namespace"]
+        gang = self._gangs.get(f"{namespace}/{member['metadata']['annotations'].get(labels.KOORD_NAME)}")
         if gang is None or namespace == NAMESPACE:
             return
         gang.bound += 1
         if gang.bound == len(gang.pods):
             gang.ends_s = second + gang.lasts_s
-            self.results.whole += 1
+            self.results.placed_gangs += 1
             self.results.wait_s.append(float(second - gang.came_s))
             lasted_s = min(gang.lasts_s, self._size.seconds - second)
             self.results.gpu_seconds[namespace] += lasted_s * GPUS_PER_NODE * len(gang.pods)
@@ -245,13 +245,13 @@ def tell(size: SimulationSize, attack: Attack) -> GangMeasurements:
     return _Story(size, attack).run()
 
 
-def _gpus(made: Raw) -> int:
-    return int(made["spec"]["containers"][0]["resources"]["requests"].get(GPU, 0))
+def _gpus(member: Raw) -> int:
+    return int(member["spec"]["containers"][0]["resources"]["requests"].get(GPU, 0))
 
 
-def _known(made: Raw) -> bool:
+def _known(member: Raw) -> bool:
     """Return True if nodes offer all that a pod asks for."""
-    return set(made["spec"]["containers"][0]["resources"]["requests"]) <= {"cpu", "memory", GPU}
+    return set(member["spec"]["containers"][0]["resources"]["requests"]) <= {"cpu", "memory", GPU}
 
 
 def _silent(notice: Notice) -> None:

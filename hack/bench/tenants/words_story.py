@@ -41,7 +41,7 @@ def verdicts(lies: bool) -> ReportMeasurements:
     fine.
     """
     nodes = {f"n{at}": NodeEntry(f"uid-{at}", gpus=True) for at in range(NODES)}
-    results, sound, waits = ReportMeasurements(), 0, dict.fromkeys(FAULTY, float(SECONDS - FAULT_S))
+    results, sound, wait_s = ReportMeasurements(), 0, dict.fromkeys(FAULTY, float(SECONDS - FAULT_S))
     for second in range(0, SECONDS, LOOK_S):
         pod_reports = [*_greedys(second, lies), *_honest(second)]
         tainted = sum(each.tainted for each in nodes.values())
@@ -50,9 +50,9 @@ def verdicts(lies: bool) -> ReportMeasurements:
             nodes[step.node] = replace(nodes[step.node], tainted=step.taints, record=step.record)
         for name in FAULTY:
             if second >= FAULT_S and nodes[name].tainted:
-                waits[name] = min(waits[name], float(second - FAULT_S))
+                wait_s[name] = min(wait_s[name], float(second - FAULT_S))
         sound += sum(not each.tainted for name, each in nodes.items() if name not in FAULTY)
-    results.wait_s = list(waits.values())
+    results.wait_s = list(wait_s.values())
     results.lost = sum(not nodes[name].tainted for name in FAULTY)
     results.share = sound / ((NODES - len(FAULTY)) * len(range(0, SECONDS, LOOK_S)))
     return results

@@ -43,17 +43,17 @@ _BROKEN = ("extender.extraArgs={--no-such-option}", "controller.extraArgs={--no-
 
 
 @dataclass(slots=True)
-class _Seen:
+class _Violations:
     """The violations of each invariant."""
 
     runs: list[str] = field(default_factory=list)
     served: list[str] = field(default_factory=list)
-    kept: list[str] = field(default_factory=list)
+    map_unchanged: list[str] = field(default_factory=list)
     works: list[str] = field(default_factory=list)
 
     def checks(self) -> tuple[Check, ...]:
-        found = {RUNS: self.runs, SERVED: self.served, KEPT: self.kept, WORKS: self.works}
-        return tuple(Check(invariant, tuple(violations)) for invariant, violations in found.items())
+        found = {RUNS: self.runs, SERVED: self.served, KEPT: self.map_unchanged, WORKS: self.works}
+        return tuple(Check(invariant, tuple(texts)) for invariant, texts in found.items())
 
 
 def play(seed: int, folder: Path) -> Strike:
@@ -72,27 +72,27 @@ async def _play(seed: int, plane: ControlPlane, folder: Path) -> Strike:
     Returns the strike: whether the job's pods and the map survived each change, whether an extender was ready all the
     time, and whether a new job ended well after each change.
     """
-    rng, seen, done = random.Random(f"upgrade/{seed}"), _Seen(), list[str]()
+    rng, violations, done = random.Random(f"upgrade/{seed}"), _Violations(), list[str]()
     async with cluster(plane, folder) as world:
         (folder / "map").write_text(MAP)
         given = ("--set-file", f"topoMapper.topology_config={folder / 'map'}")
         await world.helm("install", *_RELEASE, *given, "--create-namespace", "--wait", f"--timeout={_READY_S}s")
         await world.api.call("POST", _JOBS, _job("bert", WORKERS, "sleep 3600"))
         before = await world.until(lambda: _all_run(world))
-        watching = asyncio.create_task(_look(world, seen))
+        watching = asyncio.create_task(_look(world, violations))
         try:
             for number in range(CHANGES):
                 what = await _change(world, rng, number)
                 done.append(what)
                 now, text, ended = await _running_pods(world), await _map(world), await _ended(world, f"after-{number}")
-                seen.runs += [f"{what}: {before} became {now}"] * (now != before)
-                seen.kept += [f"{what}: {text!r}"] * (text != MAP)
-                seen.works += [f"{what}: it is {ended or 'not ended'}"] * (ended != "Succeeded")
+                violations.runs += [f"{what}: {before} became {now}"] * (now != before)
+                violations.map_unchanged += [f"{what}: {text!r}"] * (text != MAP)
+                violations.works += [f"{what}: it is {ended or 'not ended'}"] * (ended != "Succeeded")
         finally:
             watching.cancel()
             with suppress(asyncio.CancelledError):
                 await watching
-    return Strike(Kind.UPGRADE, seed, len(done), seen.checks(), ", ".join(done))
+    return Strike(Kind.UPGRADE, seed, len(done), violations.checks(), ", ".join(done))
 
 
 async def _change(world: World, rng: random.Random, number: int) -> str:
@@ -102,8 +102,8 @@ async def _change(world: World, rng: random.Random, number: int) -> str:
     """
     if number == 1:
         broken = rng.choice(_BROKEN)
-        within = f"--timeout={_GIVEN_UP_S}s"
-        await world.helm("upgrade", *_RELEASE, "--reuse-values", "--set", broken, "--wait", within, code=1)
+        timeout = f"--timeout={_GIVEN_UP_S}s"
+        await world.helm("upgrade", *_RELEASE, "--reuse-values", "--set", broken, "--wait", timeout, code=1)
         await world.helm("rollback", "turnout", "--wait", f"--timeout={_READY_S}s")
         return f"broken {broken.partition('.')[0]} rolled back"
     if number > 1 and rng.random() < 0.4:
@@ -111,8 +111,8 @@ async def _change(world: World, rng: random.Random, number: int) -> str:
         return "rolled back to the first"
     drawn = rng.sample(_VALUES, 2)
     values = [f"{name}={rng.choice(choices)}" for name, choices in drawn]
-    told = (word for value in values for word in ("--set", value))
-    await world.helm("upgrade", *_RELEASE, "--reuse-values", *told, "--wait", f"--timeout={_READY_S}s")
+    arguments = (word for value in values for word in ("--set", value))
+    await world.helm("upgrade", *_RELEASE, "--reuse-values", *arguments, "--wait", f"--timeout={_READY_S}s")
     return f"upgraded {' and '.join(values)}"
 
 
@@ -172,11 +172,11 @@ async def _ended(world: World, name: str) -> str:
     return ""
 
 
-async def _look(world: World, seen: _Seen) -> None:
+async def _look(world: World, violations: _Violations) -> None:
     """Ask each extender repeatedly whether it is ready, as the endpoints of its Service do, until cancelled.
 
-    seen: gets a violation in `served` if none was ready at two successive looks. A look at which the API server fails
-    does not count.
+    violations: gets a violation in `served` if none was ready at two successive looks. A look at which the API server
+    fails does not count.
     """
     missed = 0
     while True:
@@ -186,7 +186,7 @@ async def _look(world: World, seen: _Seen) -> None:
             answers = await asyncio.gather(*(asyncio.to_thread(_ready, each) for each in addresses))
             missed = 0 if any(answers) else missed + 1
             if missed == 2:  # one look may fall between the list and the end of a pod
-                seen.served.append(f"none of {len(addresses)} pods is ready")
+                violations.served.append(f"none of {len(addresses)} pods is ready")
         await asyncio.sleep(_LOOK_S)
 
 

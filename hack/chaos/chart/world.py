@@ -46,10 +46,10 @@ class World:
         env = {"HOME": str(self._folder), "KUBECONFIG": str(self.plane.kubeconfig), "PATH": os.environ["PATH"]}
         done = await asyncio.to_thread(_run, argv, env)
         if done.returncode != code:
-            raise NoProgress(done.stdout + done.stderr + await self.told())
+            raise NoProgress(done.stdout + done.stderr + await self.describe_pods())
         return done.stdout + done.stderr
 
-    async def told(self) -> str:
+    async def describe_pods(self) -> str:
         """Return the status of all pods and the last lines of their logs, for an error message."""
         pods = (await self.api.call("GET", "/api/v1/pods"))["items"]
         lines = []
@@ -73,19 +73,19 @@ class World:
         found = await self.get(f"/api/v1/namespaces/gpu-team/pods?labelSelector={label}")
         return [pod for pod in found["items"] if not pod["metadata"].get("deletionTimestamp")]
 
-    async def until(self, seen: Callable[[], Awaitable[Found]], within_s: float = 120.0) -> Found:
-        """Call `seen` until its result is true, and return the result.
+    async def until(self, probe: Callable[[], Awaitable[Found]], within_s: float = 120.0) -> Found:
+        """Call `probe` until its result is true, and return the result.
 
         Raises NoProgress with the state of the cluster after `within_s` seconds.
         """
         try:
             async with asyncio.timeout(within_s):
                 while True:
-                    if answer := await seen():
+                    if answer := await probe():
                         return answer
                     await asyncio.sleep(0.05)
         except TimeoutError:
-            raise NoProgress(await self.told()) from None
+            raise NoProgress(await self.describe_pods()) from None
 
 
 def _run(argv: list[str], env: dict[str, str]) -> subprocess.CompletedProcess[str]:
@@ -102,10 +102,10 @@ async def cluster(
     folder: of the pods. hosts: its nodes; None: two nodes that no map names. images: that can be pulled; None for any.
     """
     config = await asyncio.to_thread(plane.kubeconfig.read_bytes)
-    async with attached_cluster(kubeconfig.read_kubeconfig(config)) as made:
+    async with attached_cluster(kubeconfig.read_kubeconfig(config)) as attached:
         await asyncio.to_thread(plane.start_scheduler)
         await asyncio.to_thread(plane.start_controller_manager)
-        runner = made.run_pods(PACE, folder / "pods", config, images)
+        runner = attached.run_pods(PACE, folder / "pods", config, images)
         assert runner is not None
-        await made.add_nodes(generate_nodes(2) if hosts is None else hosts, 8)
-        yield World(plane, made.api, runner, folder)
+        await attached.add_nodes(generate_nodes(2) if hosts is None else hosts, 8)
+        yield World(plane, attached.api, runner, folder)

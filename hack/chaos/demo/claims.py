@@ -42,13 +42,13 @@ def check_resume(records: Sequence[Record], act: Act, until_s: float) -> Claim:
     if not back_s:
         return Claim(f"{act.what}: no new round has trained", False)
     path = rounds[rounds.index(after[0]) - 1 :]
-    again = sum(max(0, one.reached - other.start) for one, other in pairwise(path) if other.start >= 0)
+    repeated = sum(max(0, one.reached - other.start) for one, other in pairwise(path) if other.start >= 0)
     sources = sorted({record.source for each in after for record in each.all("begun")})
-    steps = {0: "no step", 1: "1 step"}.get(again, f"{again} steps")
+    steps = {0: "no step", 1: "1 step"}.get(repeated, f"{repeated} steps")
     worlds = " → ".join(str(each.records[0].world) for each in path)
     text = f"{act.what}: {worlds} workers, training again after {min(back_s) - act.at_s:.1f} s, "
     text += f"from {' and '.join(sources) or 'nowhere'}, {steps} made twice"
-    return Claim(text, sources == ["memory"] and again <= act.max_repeated_steps)
+    return Claim(text, sources == ["memory"] and repeated <= act.max_repeated_steps)
 
 
 def check_end(records: Sequence[Record], plan: JobPlan) -> tuple[Claim, ...]:
@@ -56,10 +56,10 @@ def check_end(records: Sequence[Record], plan: JobPlan) -> tuple[Claim, ...]:
     models = {record.model for record in records if record.event == "ended" and record.why == "done"}
     off = max((abs(a - b) for model in models for a, b in zip(model, plan.model, strict=True)), default=float("inf"))
     faults = find_violations(records, plan)
-    told = "; ".join(map(str, faults))
+    text = "; ".join(map(str, faults))
     return (
         Claim(f"the model is that of the same job undisturbed: no weight is off by more than {off:.0e}", off < 1e-9),
-        Claim(told or f"each of {plan.samples} samples came exactly once in each of {plan.epochs} epochs", not faults),
+        Claim(text or f"each of {plan.samples} samples came exactly once in each of {plan.epochs} epochs", not faults),
     )
 
 

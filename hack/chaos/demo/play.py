@@ -35,7 +35,7 @@ async def tell(screen: TrainScreen) -> bool:
     screen.open()
     with tempfile.TemporaryDirectory(prefix="turnout-demo-") as folder:
         async with stage(Path(folder) / "home", PLAN, autoscalers=0) as found:
-            alone = asyncio.create_task(asyncio.to_thread(undisturbed, Path(folder) / "alone", PLAN))
+            undisturbed_run = asyncio.create_task(asyncio.to_thread(undisturbed, Path(folder) / "alone", PLAN))
             story = _Story(found, screen)
             with screen.acts():
                 ticks = asyncio.create_task(story.tick())
@@ -44,7 +44,7 @@ async def tell(screen: TrainScreen) -> bool:
                 finally:
                     ticks.cancel()
                     await story.injectors.stop()
-                model = await alone
+                model = await undisturbed_run
             harmless = frozenset(fault.name for fault in HARMLESS)
             job_plan = JobPlan(MIN_WORKERS, MAX_WORKERS, PLAN.samples, PLAN.batch, PLAN.epochs, model, harmless)
             story.claims += check_end(found.records, job_plan)
@@ -57,8 +57,8 @@ class _Story:
         self._stage, self._screen = found, screen
         self.injectors = FaultInjectors(found)
         self.claims: list[Claim] = []
-        self._told: set[int] = set()
-        found.heard = self._print_new_round
+        self._printed_rounds: set[int] = set()
+        found.on_record = self._print_new_round
 
     async def tick(self) -> None:
         """Update the loss on the screen every _TICK_S seconds, until cancelled."""
@@ -185,8 +185,8 @@ class _Story:
         """Print the first record of each new round: its workers, and from where they resume. Other records are
         ignored.
         """
-        if record.event == "begun" and record.round not in self._told:
-            self._told.add(record.round)
+        if record.event == "begun" and record.round not in self._printed_rounds:
+            self._printed_rounds.add(record.round)
             workers = "1 worker goes" if record.world == 1 else f"{record.world} workers go"
             whence = (
                 "from the start" if record.source == "fresh" else f"on from step {record.step}, from {record.source}"

@@ -105,15 +105,15 @@ class TrainScreen:
         """Return one character for each of `nodes`: A (our job), R (the rigid job), _GONE (lost) or _FREE."""
         found = Text()
         for node in nodes:
-            here = [name for name, pod in stage.pods.items() if _stands(pod, node)]
+            pods = [name for name, pod in stage.pods.items() if _is_on(pod, node)]
             sign = _GONE if node in self.lost else _FREE
-            if here:
-                sign = "A" if here[0].startswith(f"{JOB}-") else "R"
+            if pods:
+                sign = "A" if pods[0].startswith(f"{JOB}-") else "R"
             found.append(sign, style={"A": "bold cyan", "R": "bold yellow", _GONE: "red"}.get(sign, "dim"))
         return found
 
 
-def _stands(pod: dict[str, object], node: str) -> bool:
+def _is_on(pod: dict[str, object], node: str) -> bool:
     """Return True if a pod is bound to this node and has not ended."""
     spec, status = pod["spec"], pod.get("status") or {}
     assert isinstance(spec, dict)

@@ -18,7 +18,7 @@ from hack.chaos.fault_kinds import Kind
 from hack.chaos.scenarios.fault_proxy import Answer, FaultProxy, fault_proxy
 from hack.chaos.scenarios.partition import APART, MADE_S, TOGETHER
 from hack.chaos.strike_table import Check, Strike
-from hack.chaos.testbed.agents import WORKERS, Job, apart, until
+from hack.chaos.testbed.agents import WORKERS, Job, split_worlds, until
 from turnout.cli.verb_support.child_programs import free_port
 from turnout.simulator.api.kubeconfig import kubeconfig
 from turnout.simulator.api.server.serve import serve
@@ -68,15 +68,15 @@ def _story(folder: Path, proxies: list[FaultProxy], way: str, rng: random.Random
         leads.decide = lambda request: WAYS[way]
         cut_s = time.monotonic()
         _kill_one(job, rng)
-        again = until(lambda: job.trains(WORKERS, cut_s), AGAIN_S)
+        resumed = until(lambda: job.trains(WORKERS, cut_s), AGAIN_S)
         lost, mended_s = leads.touched, time.monotonic()
         leads.pass_all()
         _kill_one(job, rng)
         together = until(lambda: job.trains(WORKERS, mended_s), AGAIN_S)
         ended = job.finish()
         return lost, (
-            Check(APART, tuple(apart(job.records()))),
-            Check(GOES_ON, () if again else (f"not within {AGAIN_S:g} s of a lost process",)),
+            Check(APART, tuple(split_worlds(job.records()))),
+            Check(GOES_ON, () if resumed else (f"not within {AGAIN_S:g} s of a lost process",)),
             Check(TOGETHER, () if together else (f"not within {AGAIN_S:g} s",)),
             ended,
         )
@@ -85,6 +85,6 @@ def _story(folder: Path, proxies: list[FaultProxy], way: str, rng: random.Random
 
 
 def _kill_one(job: Job, rng: random.Random) -> None:
-    if there := job.processes():
+    if processes := job.processes():
         with suppress(ProcessLookupError):
-            os.kill(rng.choice(there), signal.SIGKILL)
+            os.kill(rng.choice(processes), signal.SIGKILL)

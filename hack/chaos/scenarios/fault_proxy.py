@@ -88,8 +88,8 @@ class FaultProxy:
                 await asyncio.sleep(answer.hold_answer_s)
                 if "watch" in request.query and found.status == 200:
                     return await _watch(request, found)
-                kept = {key: value for key, value in found.headers.items() if key.lower() not in _HOP}
-                return web.Response(status=found.status, body=await found.read(), headers=kept)
+                forwarded = {key: value for key, value in found.headers.items() if key.lower() not in _HOP}
+                return web.Response(status=found.status, body=await found.read(), headers=forwarded)
         except (aiohttp.ClientError, ConnectionError):
             self.requests.append(LoggedRequest(request.method, request.path, 0))
             if request.transport is not None:

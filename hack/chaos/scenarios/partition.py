@@ -12,7 +12,7 @@ from pathlib import Path
 
 from hack.chaos.fault_kinds import Kind
 from hack.chaos.strike_table import Check, Strike
-from hack.chaos.testbed.agents import GOES_ON_S, SILENCE_S, WORKERS, Job, apart, until
+from hack.chaos.testbed.agents import GOES_ON_S, SILENCE_S, WORKERS, Job, split_worlds, until
 from hack.chaos.testbed.hosts import Hosts
 
 BACK_S, MADE_S = 120.0, 40.0  # until all train together again; until the first world trains
@@ -57,7 +57,7 @@ def _story(job: Job, net: Hosts, at: int, way: str) -> tuple[int, tuple[Check, .
         return 0, (Check(GOES_ON, (f"no world of {WORKERS} within {MADE_S:g} s",)),)
     cut_s = time.monotonic()
     _cut(net, at, way)
-    alone = [] if until(lambda: job.trains(WORKERS - 1, cut_s), GOES_ON_S) else [f"not within {GOES_ON_S:g} s"]
+    survivors_late = [] if until(lambda: job.trains(WORKERS - 1, cut_s), GOES_ON_S) else [f"not within {GOES_ON_S:g} s"]
     time.sleep(SILENCE_S)
     last_s = _last(job, at, cut_s)
     late = [f"it made a step {last_s:.1f} s after the cut"] if last_s > 3 * SILENCE_S else []
@@ -66,8 +66,8 @@ def _story(job: Job, net: Hosts, at: int, way: str) -> tuple[int, tuple[Check, .
     found = until(lambda: job.trains(WORKERS, mended_s), BACK_S)
     ended = job.finish()
     return 1, (
-        Check(APART, tuple(apart(job.records()))),
-        Check(GOES_ON, tuple(alone)),
+        Check(APART, tuple(split_worlds(job.records()))),
+        Check(GOES_ON, tuple(survivors_late)),
         Check(STOPS, tuple(late)),
         Check(TOGETHER, () if found else (f"not within {BACK_S:g} s",)),
         ended,

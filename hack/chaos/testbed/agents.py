@@ -72,8 +72,8 @@ class Job:
         records = self.records()
         rounds = {record.round for record in records if record.event == "begun" and record.world == world}
         rounds &= {record.round for record in records if record.event == "begun" and record.at_s > since_s}
-        made = whole_steps(records)
-        return any(step_s > since_s for round_ in rounds for step_s in made.get(round_, ()))
+        steps = whole_steps(records)
+        return any(step_s > since_s for round_ in rounds for step_s in steps.get(round_, ()))
 
     def processes(self) -> list[int]:
         """Return the pids of the training processes that are alive."""
@@ -119,15 +119,15 @@ def whole_steps(records: Iterable[Record]) -> dict[int, list[float]]:
     return dict(found)
 
 
-def apart(records: Iterable[Record]) -> list[str]:
+def split_worlds(records: Iterable[Record]) -> list[str]:
     """Return a text for each round that completed a step after the next round's first complete step; [] if none did.
 
     Only steps that all ranks have recorded count, and only rounds with such a step. records: of all processes.
     """
-    made = sorted(whole_steps(records).items())
+    by_step = sorted(whole_steps(records).items())
     return [
         f"round {before} made a step {max(steps) - min(later):.3f} s after the first of {after}"
-        for (before, steps), (after, later) in pairwise(made)
+        for (before, steps), (after, later) in pairwise(by_step)
         if max(steps) > min(later)
     ]
 

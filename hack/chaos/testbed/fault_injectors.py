@@ -132,12 +132,12 @@ class FaultInjectors:
             return ""
         node = hit["spec"]["nodeName"]
         with suppress(ApiError):
-            await self._stage.made.api.call("DELETE", f"/api/v1/nodes/{node}")
+            await self._stage.cluster.api.call("DELETE", f"/api/v1/nodes/{node}")
         for name, pod in list(self._stage.pods.items()):
             if pod["spec"].get("nodeName") == node:
                 await self._stage.kill_pod(name)
         place = next(each for each in manifests.node_places() if each.name == node)
-        self._undo_later(event.lasts_s, lambda: self._stage.made.add_nodes([place], 1))
+        self._undo_later(event.lasts_s, lambda: self._stage.cluster.add_nodes([place], 1))
         return str(node)
 
     # Others, and programs.
@@ -151,7 +151,7 @@ class FaultInjectors:
         self._rigid_jobs += 1
         job = manifests.rival(self._rigid_jobs, 1 + (event.aim > 0.5), event.lasts_s)
         name = job["metadata"]["name"]
-        await self._stage.made.api.call("POST", JOBS, job)
+        await self._stage.cluster.api.call("POST", JOBS, job)
         self._start_task(self._await_rigid_job(name))
         return str(name)
 
@@ -172,11 +172,11 @@ class FaultInjectors:
         stage.note(Record("served", time.monotonic(), who=name))
         await stage.over(name, PATIENCE_S)
         with suppress(ApiError):
-            await stage.made.api.call("DELETE", f"{JOBS}/{name}")
+            await stage.cluster.api.call("DELETE", f"{JOBS}/{name}")
 
     async def _restart_api(self, event: FaultEvent) -> str:
         """Restart the API server in a task, which is away for the event's time. Return its address."""
-        served = self._stage.made.served
+        served = self._stage.cluster.served
         assert served is not None  # the local cluster is our own
         self._start_task(served.restart(event.lasts_s))
         return served.address

@@ -10,7 +10,7 @@ from pathlib import Path
 from hack.chaos.history import Record, read
 
 
-class Written:
+class HistoryTail:
     """The files of a folder, each line of which is read once."""
 
     def __init__(self, folder: Path) -> None:
@@ -27,6 +27,6 @@ class Written:
             if entry.stat().st_size > known:
                 with open(entry.path, "rb") as file:
                     file.seek(known)
-                    whole, _, _ = file.read().rpartition(b"\n")
-                self._read[entry.name] = known + len(whole) + bool(whole)
-                yield from read(whole.decode())
+                    lines, _, _ = file.read().rpartition(b"\n")
+                self._read[entry.name] = known + len(lines) + bool(lines)
+                yield from read(lines.decode())

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from hack.chaos.history import Record
 from hack.chaos.testbed import manifests
-from hack.chaos.testbed.history_tail import Written
+from hack.chaos.testbed.history_tail import HistoryTail
 from hack.chaos.testbed.manifests import NAMESPACE, Plan, Raw
 from hack.chaos.testbed.programs import Programs
 from hack.chaos.testbed.storage import Storage
@@ -38,40 +38,40 @@ class NoProgress(Exception):
 class Testbed:
     """home: the folder that all workers see. pods: of the namespace, by name, as last seen. records: the history."""
 
-    def __init__(self, made: LocalCluster, home: Path, programs: Programs, storage: Storage) -> None:
-        self.made, self.home, self.programs, self.storage = made, home, programs, storage
+    def __init__(self, cluster: LocalCluster, home: Path, programs: Programs, storage: Storage) -> None:
+        self.cluster, self.home, self.programs, self.storage = cluster, home, programs, storage
         self.pods: dict[str, Raw] = {}
         self.records: list[Record] = []
-        self.heard: Callable[[Record], None] = lambda record: None
-        self._written = Written(home / "history")
+        self.on_record: Callable[[Record], None] = lambda record: None
+        self._history = HistoryTail(home / "history")
         self._committed: set[int] = set()
         self._began_s = time.monotonic()
 
     async def set_up(self) -> None:
         """Create namespaces, nodes, the map, the queue and the Lease, and start the job controller."""
-        api = self.made.api
+        api = self.cluster.api
         for name in (NAMESPACE, manifests.MAP_NAMESPACE):
             await api.call("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
         await api.call("POST", f"/api/v1/namespaces/{manifests.MAP_NAMESPACE}/configmaps", manifests.topology_map())
-        await self.made.add_nodes(manifests.node_places(), 1)
-        await self.made.run_jobs()
+        await self.cluster.add_nodes(manifests.node_places(), 1)
+        await self.cluster.run_jobs()
         await api.call("POST", "/apis/scheduling.volcano.sh/v1beta1/queues", manifests.queue())
         await api.call("POST", LEASES, manifests.lease())
 
     async def watch(self) -> None:
         """Keep `pods` equal to the pods of the namespace, until cancelled."""
-        async for word, seen in self.made.api.changes(PODS):
+        async for word, pod in self.cluster.api.changes(PODS):
             if word == "DELETED":
-                self.pods.pop(seen.obj["metadata"]["name"], None)
+                self.pods.pop(pod.obj["metadata"]["name"], None)
             elif word != "SYNCED":
-                self.pods[seen.obj["metadata"]["name"]] = seen.obj
+                self.pods[pod.obj["metadata"]["name"]] = pod.obj
 
     async def listen(self) -> None:
         """Append the new lines of all history files, and a record of each new commit in the storage, until
         cancelled.
         """
         while True:
-            for record in await asyncio.to_thread(lambda: list(self._written.look())):
+            for record in await asyncio.to_thread(lambda: list(self._history.look())):
                 self._hear(record)
             for step in sorted(await asyncio.to_thread(self.storage.committed) - self._committed):
                 self._committed.add(step)
@@ -80,14 +80,14 @@ class Testbed:
 
     def _hear(self, record: Record) -> None:
         self.records.append(record)
-        self.heard(record)
+        self.on_record(record)
 
     def note(self, record: Record) -> None:
         """Append a record about an event that no training process records, also to the file runner.jsonl."""
         default = asdict(Record("", 0.0))
-        told = {key: value for key, value in asdict(record).items() if value != default[key]}
+        fields = {key: value for key, value in asdict(record).items() if value != default[key]}
         with (self.home / "runner.jsonl").open("a") as file:
-            file.write(json.dumps(told) + "\n")
+            file.write(json.dumps(fields) + "\n")
         self._hear(record)
 
     @property
@@ -106,8 +106,8 @@ class Testbed:
         return max((record.round for record in self.records), default=0)
 
     @property
-    def whole(self) -> bool:
-        """True if the newest round has all workers that the job may have."""
+    def is_complete(self) -> bool:
+        """Return True if the newest round has all workers that the job may have."""
         newest = self.round
         return any(
             record.round == newest and record.world == manifests.MAX_WORKERS for record in reversed(self.records)
@@ -124,7 +124,7 @@ class Testbed:
 
     async def coordinator(self) -> str:
         """Return the name of the coordinator's pod, as the Lease has it; "" for none."""
-        found = await self.made.api.call("GET", f"{LEASES}/{manifests.LEASE}")
+        found = await self.cluster.api.call("GET", f"{LEASES}/{manifests.LEASE}")
         return str((found.get("spec") or {}).get("holderIdentity") or "").partition("/")[0]
 
     async def until(self, happens: Callable[[], bool], what: str, patience_s: float) -> None:
@@ -144,7 +144,7 @@ class Testbed:
     async def phase(self, job: str) -> str:
         """Return the phase of a job; "" if it has none yet, does not exist, or if the API server refuses."""
         with suppress(ApiError):
-            found = await self.made.api.call("GET", f"{JOBS}/{job}")
+            found = await self.cluster.api.call("GET", f"{JOBS}/{job}")
             return str(((found.get("status") or {}).get("state") or {}).get("phase") or "")
         return ""
 
@@ -167,7 +167,7 @@ class Testbed:
         A missing pod is no error.
         """
         try:
-            await self.made.api.call("DELETE", f"{PODS}/{name}", {"gracePeriodSeconds": 0})
+            await self.cluster.api.call("DELETE", f"{PODS}/{name}", {"gracePeriodSeconds": 0})
         except ApiError as error:
             if error.code != HTTPStatus.NOT_FOUND:
                 raise
@@ -193,17 +193,17 @@ async def stage(
     storage, config = Storage(home / "storage"), home / "kubeconfig"
     async with AsyncExitStack() as ends:
         ends.callback(storage.close)
-        made = await ends.enter_async_context(local_cluster(config, pace=PACE, processes=home / "pods"))
-        programs = Programs(made.api, made.session, config, home / "logs")
+        cluster = await ends.enter_async_context(local_cluster(config, pace=PACE, processes=home / "pods"))
+        programs = Programs(cluster.api, cluster.session, config, home / "logs")
         ends.callback(programs.end)
-        found = Testbed(made, home, programs, storage)
+        found = Testbed(cluster, home, programs, storage)
         await found.set_up()
         await programs.begin(autoscalers)
-        made.schedule(
+        cluster.schedule(
             SchedulerSettings(extender=ExtenderSettings(weight=121)),
-            ExtenderClient(made.session, programs.url, extender_s),
+            ExtenderClient(cluster.session, programs.url, extender_s),
         )
         for each in (found.watch(), found.listen()):
-            made.background.start(each)
-        await made.api.call("POST", JOBS, trainer(home))
+            cluster.background.start(each)
+        await cluster.api.call("POST", JOBS, trainer(home))
         yield found

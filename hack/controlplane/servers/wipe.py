@@ -70,16 +70,16 @@ def restore(etcd: Etcd, before: Mapping[bytes, Entry]) -> bool:
         return False
     for _ in range(ROUNDS):
         now = snapshot(etcd)
-        gone = [key for key in now if key not in before and not ITS_OWN.match(key)]
+        deleted = [key for key in now if key not in before and not ITS_OWN.match(key)]
         changed = [
             key
             for key, entry in before.items()
             if not ITS_OWN.match(key) and (key not in now or now[key].value != entry.value)
         ]
-        if not gone and not changed:
+        if not deleted and not changed:
             return True
-        _write(etcd, [*map(_removal, gone), *(_put(key, before[key].value) for key in changed)])
-    raise RuntimeError(f"etcd at {etcd.url} did not come to rest: {sorted([*gone, *changed])[:5]} came again")
+        _write(etcd, [*map(_removal, deleted), *(_put(key, before[key].value) for key in changed)])
+    raise RuntimeError(f"etcd at {etcd.url} did not come to rest: {sorted([*deleted, *changed])[:5]} came again")
 
 
 def _write(etcd: Etcd, operations: Sequence[Mapping[str, Any]]) -> None:
@@ -102,8 +102,8 @@ def _call(etcd: Etcd, verb: str, body: Mapping[str, Any]) -> dict[str, Any]:
         f"{etcd.url}/v3/kv/{verb}", json.dumps(body).encode(), {"Content-Type": "application/json"}
     )
     with urllib.request.urlopen(call, timeout=30, context=etcd.context) as answer:
-        told: dict[str, Any] = json.load(answer)
-        return told
+        reply: dict[str, Any] = json.load(answer)
+        return reply
 
 
 def _text(value: bytes) -> str:

@@ -26,16 +26,16 @@ def build(names: Sequence[str] = (), tell: Tell = print) -> None:
     names: of parts, () for all; unknown names are ignored. tell: called with lines about the progress. Raises NoGo if
     there is no Go toolchain, and BuildFailed if a build fails; parts that were built before it stay in the cache.
     """
-    wanted = [part for part in parts.PARTS if not names or part.name in names]
-    if not any(_missing(part) for part in wanted):
-        tell(f"control plane: all {len(wanted)} parts are in {cache.root()}")
+    selected = [part for part in parts.PARTS if not names or part.name in names]
+    if not any(_missing(part) for part in selected):
+        tell(f"control plane: all {len(selected)} parts are in {cache.root()}")
         return
-    with _alone(cache.root(), tell):
+    with _build_lock(cache.root(), tell):
         go = gotool.find(cache.root(), tell)
         began_s = time.monotonic()
-        for group in _groups(wanted):
+        for group in _groups(selected):
             _build_group(go, group, tell)
-        tell(f"control plane: {len(wanted)} parts in {time.monotonic() - began_s:.0f} s, in {cache.root()}")
+        tell(f"control plane: {len(selected)} parts in {time.monotonic() - began_s:.0f} s, in {cache.root()}")
 
 
 def is_complete() -> bool:
@@ -49,13 +49,13 @@ def _missing(part: parts.Part) -> bool:
     return not all((folder / name).exists() for name in (f"bin/{part.name}", *(to for _, to in part.assets)))
 
 
-def _groups(wanted: Sequence[parts.Part]) -> list[list[parts.Part]]:
-    """Return those of the parts `wanted` that are not built, in groups that one `go build` can make.
+def _groups(selected: Sequence[parts.Part]) -> list[list[parts.Part]]:
+    """Return those of the parts `selected` that are not built, in groups that one `go build` can make.
 
     A group has the parts of one module with equal flags.
     """
     groups: dict[tuple[object, ...], list[parts.Part]] = {}
-    for part in filter(_missing, wanted):
+    for part in filter(_missing, selected):
         groups.setdefault((part.module, part.source, part.stamps, part.tags), []).append(part)
     return list(groups.values())
 
@@ -116,7 +116,7 @@ def _go(go: Path, part: parts.Part, *arguments: str) -> str:
 
 
 @contextmanager
-def _alone(root: Path, tell: Tell) -> Iterator[None]:
+def _build_lock(root: Path, tell: Tell) -> Iterator[None]:
     """Hold the build lock of a cache while the block runs; wait for another builder first.
 
     The kernel releases the lock if the builder is killed. root: of the cache, created if it is missing. tell: called

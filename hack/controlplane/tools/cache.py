@@ -11,9 +11,9 @@ from hack.controlplane.tools import parts
 
 def root() -> Path:
     """Return the folder of all that is built: TURNOUT_CONTROLPLANE_CACHE, else a folder in the user's cache."""
-    told = os.environ.get("TURNOUT_CONTROLPLANE_CACHE")
-    if told:
-        return Path(told)
+    configured = os.environ.get("TURNOUT_CONTROLPLANE_CACHE")
+    if configured:
+        return Path(configured)
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base) / "turnout" / "controlplane"
 

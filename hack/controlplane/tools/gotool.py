@@ -37,10 +37,10 @@ def find(cache: Path, tell: Callable[[str], None]) -> Path:
 def _version(go: str) -> tuple[int, ...] | None:
     """Return (major, minor) of a go program; None if it does not run or prints no version."""
     try:
-        said = subprocess.run([go, "version"], capture_output=True, text=True, timeout=30, check=False).stdout
+        output = subprocess.run([go, "version"], capture_output=True, text=True, timeout=30, check=False).stdout
     except (OSError, subprocess.TimeoutExpired):
         return None
-    found = re.search(r"\bgo(\d+)\.(\d+)", said)
+    found = re.search(r"\bgo(\d+)\.(\d+)", output)
     return tuple(map(int, found.groups())) if found else None
 
 

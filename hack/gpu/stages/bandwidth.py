@@ -38,12 +38,12 @@ def main() -> int:
     args = arguments()
     device = torch.device(args.device)
     size = (1 << 30) if args.device == "cuda" else (32 << 20)
-    there = torch.ones(size, dtype=torch.uint8, device=device)
+    on_device = torch.ones(size, dtype=torch.uint8, device=device)
     kinds = {"pinned": True, "pageable": False} if args.device == "cuda" else {"pageable": False}
     for name, pinned in kinds.items():
-        here = torch.ones(size, dtype=torch.uint8, pin_memory=pinned)
-        to_host = partial(here.copy_, there, non_blocking=True)
-        to_device = partial(there.copy_, here, non_blocking=True)
+        on_host = torch.ones(size, dtype=torch.uint8, pin_memory=pinned)
+        to_host = partial(on_host.copy_, on_device, non_blocking=True)
+        to_device = partial(on_device.copy_, on_host, non_blocking=True)
         args.report(f"{name}_to_host", gigabytes_s(to_host, size, device), "GB/s")
         args.report(f"{name}_to_device", gigabytes_s(to_device, size, device), "GB/s")
     return 0

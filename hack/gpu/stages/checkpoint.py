@@ -136,8 +136,8 @@ class Measured:
         if steps:
             self.args.report("rate_during_persist", steps * step_s / took_s)
         self.args.report("persist_s", took_s, "s")
-        held = sum(path.stat().st_blocks * 512 for path in memory.glob("*.arena"))
-        self.args.report("host_memory_over_state", held / self.training.state_bytes())
+        size_bytes = sum(path.stat().st_blocks * 512 for path in memory.glob("*.arena"))
+        self.args.report("host_memory_over_state", size_bytes / self.training.state_bytes())
 
 
 def _saver(stage: str, folder: Path, memory: Path, training: Training) -> Saver:

@@ -40,9 +40,9 @@ def run_two(args: StageArguments, folder: Path, memory: Path) -> int:
     print(log)
     args.report("gloo", "sums over two ranks" if [each["total"] for each in events] == [8, 8] else f"exit code {code}")
     if args.device == "cuda":
-        again = folder / "nccl"
-        again.mkdir()
-        nccl, _, log = run(again, memory, "reduces", "cuda", "--nproc-per-node=2", more=("nccl",), limit_s=_LIMIT_S)
+        second = folder / "nccl"
+        second.mkdir()
+        nccl, _, log = run(second, memory, "reduces", "cuda", "--nproc-per-node=2", more=("nccl",), limit_s=_LIMIT_S)
         print(log)
         refusal = next((line.strip() for line in log.splitlines() if "Duplicate GPU" in line), f"exit code {nccl}")
         args.report("nccl_two_ranks_on_one_device", "possible" if nccl == 0 else f"impossible: {refusal[:150]}")
@@ -106,9 +106,9 @@ def _stepping(file: Path, dead: set[int], steps: int = 20) -> int:
     """
     until_s = time.monotonic() + _LIMIT_S
     while time.monotonic() < until_s:
-        taken = [each["pid"] for each in lines(file) if each["event"] == "step" and each["pid"] not in dead]
-        if len(taken) >= steps:
-            return int(taken[-1])
+        pids = [each["pid"] for each in lines(file) if each["event"] == "step" and each["pid"] not in dead]
+        if len(pids) >= steps:
+            return int(pids[-1])
         time.sleep(_LOOK_S)
     raise SystemExit(f"no process took {steps} steps within {_LIMIT_S:g} s")
 

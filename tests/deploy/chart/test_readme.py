@@ -80,7 +80,7 @@ async def typed(world, folder, block):
         timeout=180,
         check=False,
     )
-    assert done.returncode == 0, f"{block}\n{done.stdout}{done.stderr}{await world.told()}"
+    assert done.returncode == 0, f"{block}\n{done.stdout}{done.stderr}{await world.describe_pods()}"
     return done.stdout
 
 

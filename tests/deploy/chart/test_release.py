@@ -107,7 +107,7 @@ async def test_it_is_installed_upgraded_rolled_back_and_uninstalled(world, tmp_p
 async def checked_by_helm(world):
     """Run `helm test`, which passes; and fails, naming it, where the definition of a kind is missing."""
     assert "Phase:          Succeeded" in await world.helm("test", "dlrover", "--timeout=60s")
-    passed = await world.told()
+    passed = await world.describe_pods()
     assert "FAILED" not in passed
     for title in ("serves elastic.iml.github.io/v1alpha1/elasticjobs", "answers kube-scheduler's", "refuses a caller"):
         assert title in passed
@@ -116,7 +116,7 @@ async def checked_by_helm(world):
     await world.helm("test", "dlrover", "--timeout=60s", code=1)
     assert (
         "FAILED  the API server serves elastic.iml.github.io/v1alpha1/elasticjobs: not in the list"
-        in await world.told()
+        in await world.describe_pods()
     )
     await world.api.call("POST", CRD.rpartition("/")[0], without_server_fields(definition))
 

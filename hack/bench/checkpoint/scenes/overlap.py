@@ -144,7 +144,7 @@ def _save_during_persist(ours: TurnoutSaver, state: dict[str, Any], result: Scen
     """Save into memory again and again while one save is written to disk, and load each. Record in `result` how many
     ended before the write did (ASKED), and how many of these could be loaded unchanged (TAKEN).
     """
-    asked = taken = 0
+    requested = accepted = 0
     state["step"] = first = ours.persisted() + 1
     ours.save(first, state, disk=True)
     for step in range(first + 1, first + 1 + _ATTEMPTS):
@@ -152,11 +152,11 @@ def _save_during_persist(ours: TurnoutSaver, state: dict[str, Any], result: Scen
         ours.save(step, state)
         if ours.persisted() >= first:
             break
-        asked += 1
+        requested += 1
         found, loaded = ours.newest()
-        taken += found == step and not differ(state, loaded)
+        accepted += found == step and not differ(state, loaded)
     ours.wait()
-    result.figures |= {ASKED: float(asked), TAKEN: float(taken)}
+    result.figures |= {ASKED: float(requested), TAKEN: float(accepted)}
 
 
 def waiting(saver: Saver) -> Callable[[], bool]:

@@ -39,32 +39,34 @@ def pair(name: str, saved: int, loads: int) -> str:
 
 def loaded(plan: CheckpointPlan, places: BenchmarkFolders) -> SceneResult:
     """Save in each world and load in others; return the times, and EQUAL if our loads gave the saved bytes."""
-    whole = {name: tensor for name, tensor in tensors(make(plan.wide)) if tensor.dim()}
-    result = SceneResult(bytes_of(whole))
+    full_tensors = {name: tensor for name, tensor in tensors(make(plan.wide)) if tensor.dim()}
+    result = SceneResult(bytes_of(full_tensors))
     for saved, pairs in groupby(sorted(plan.worlds), key=lambda each: each[0]):
         folder = places.memory / f"of-{saved}"
-        states = [sharded(whole, rank, saved) for rank in range(saved)]
+        states = [sharded(full_tensors, rank, saved) for rank in range(saved)]
         run_or_record_fault(DCP, result, partial(save, states, folder / "dcp"))
         run_or_record_fault(OURS, result, partial(save_ours, states, folder / "ours"))
         for _, loads in pairs:
-            _pair(whole, (saved, loads), folder, plan.loads, result)
+            _pair(full_tensors, (saved, loads), folder, plan.loads, result)
         shutil.rmtree(folder)
-    _own(whole, places.memory / "own", plan.loads, result)
+    _own(full_tensors, places.memory / "own", plan.loads, result)
     if OURS not in result.faults:
         result.figures[of(OURS, EQUAL)] = 1.0
     return result
 
 
-def _pair(whole: Mapping[str, Any], worlds: tuple[int, int], folder: Path, turns: int, result: SceneResult) -> None:
+def _pair(
+    full_tensors: Mapping[str, Any], worlds: tuple[int, int], folder: Path, turns: int, result: SceneResult
+) -> None:
     """Time loads in one world of what another world saved, `turns` times.
 
     worlds: (ranks that saved, ranks that load). folder: of the saves. The first, untimed round raises RuntimeError if a
-    way of loading gives other bytes. whole: the saved state, by name. result: gets the times.
+    way of loading gives other bytes. full_tensors: the saved state, by name. result: gets the times.
     """
     import torch
 
     saved, loads = worlds
-    empty = {name: torch.zeros_like(tensor) for name, tensor in whole.items()}
+    empty = {name: torch.zeros_like(tensor) for name, tensor in full_tensors.items()}
     states = [sharded(empty, rank, loads) for rank in range(loads)]
     mine = [[each.to_local() for each in state.values()] for state in states]
     with ExitStack() as ends:
@@ -86,7 +88,9 @@ def _pair(whole: Mapping[str, Any], worlds: tuple[int, int], folder: Path, turns
             else:
                 for state in states:
                     call(state)
-                if name != NOTHING and (other := [key for key in whole if not torch.equal(whole[key], empty[key])]):
+                if name != NOTHING and (
+                    other := [key for key in full_tensors if not torch.equal(full_tensors[key], empty[key])]
+                ):
                     raise RuntimeError(f"{pair(name, saved, loads)}: {other[0]} is not what was saved")
 
         for turn in range(-1, turns):
@@ -121,7 +125,7 @@ def ways(folder: Path) -> Mapping[str, Call]:
     }
 
 
-def _own(whole: Mapping[str, Any], folder: Path, turns: int, result: SceneResult) -> None:
+def _own(full_tensors: Mapping[str, Any], folder: Path, turns: int, result: SceneResult) -> None:
     """Time loads of the whole state by one rank, `turns` times, each into new memory, as in a process that starts.
 
     folder: of the saves, which is removed afterwards. result: gets the times. A first, untimed round checks the bytes.
@@ -134,11 +138,11 @@ def _own(whole: Mapping[str, Any], folder: Path, turns: int, result: SceneResult
         found = call()
         if timed:
             result.keep(of(name, OWN), time.perf_counter() - began_s)
-        elif other := [key for key in whole if not torch.equal(whole[key], found[key])]:
+        elif other := [key for key in full_tensors if not torch.equal(full_tensors[key], found[key])]:
             raise RuntimeError(f"{of(name, OWN)}: {other[0]} is not what was saved")
 
-    with floors(whole) as copies, ExitStack() as ends:
-        calls = _own_ways(dict(whole), folder, ends)
+    with floors(full_tensors) as copies, ExitStack() as ends:
+        calls = _own_ways(dict(full_tensors), folder, ends)
         for turn in range(-1, turns):
             for name in map(floor, THREADS):
                 result.timed(of(name, OWN), copies[name])
@@ -147,10 +151,12 @@ def _own(whole: Mapping[str, Any], folder: Path, turns: int, result: SceneResult
     shutil.rmtree(folder)
 
 
-def _own_ways(whole: dict[str, Any], folder: Path, ends: ExitStack) -> Mapping[str, Callable[[], Mapping[str, Any]]]:
+def _own_ways(
+    full_tensors: dict[str, Any], folder: Path, ends: ExitStack
+) -> Mapping[str, Callable[[], Mapping[str, Any]]]:
     """Save the state in each way into the folder. Return, by name, the function that loads it into new memory.
 
-    ends: closes our checkpointer later. whole: the state, by name.
+    ends: closes our checkpointer later. full_tensors: the state, by name.
     """
     import safetensors.torch
     import torch
@@ -160,13 +166,13 @@ def _own_ways(whole: dict[str, Any], folder: Path, ends: ExitStack) -> Mapping[s
     (folder / "memory").mkdir(parents=True)
     (folder / "none").mkdir()
     files = folder / "state.pt", folder / "state.safetensors"
-    torch.save(whole, files[0])
-    safetensors.torch.save_file(whole, files[1])
+    torch.save(full_tensors, files[0])
+    safetensors.torch.save_file(full_tensors, files[1])
     saver, loader = (
         Checkpointer(folder, generations=2, environ={**os.environ, "TURNOUT_MEMORY_DIR": str(folder / word)})
         for word in ("memory", "none")
     )
-    saver.save(1, whole)
+    saver.save(1, full_tensors)
     saver.wait()
     saver.close()
     ends.callback(loader.close)
@@ -186,10 +192,12 @@ def _own_ways(whole: dict[str, Any], folder: Path, ends: ExitStack) -> Mapping[s
     }
 
 
-def sharded(whole: Mapping[str, Any], rank: int, ranks: int) -> dict[str, Any]:
-    """Return this rank's part of each tensor, cut along dimension 0, as DTensors that are views of `whole` (no copy).
+def sharded(full_tensors: Mapping[str, Any], rank: int, ranks: int) -> dict[str, Any]:
+    """Return this rank's part of each tensor, cut along dimension 0, as DTensors.
 
-    The part is empty if there are more ranks than chunks. ranks: number of ranks.
+    They are views of `full_tensors`, without a copy. The part is empty if there are more ranks than chunks.
+
+    ranks: number of ranks.
     """
     from torch.distributed.tensor import DTensor, Shard
 
@@ -201,7 +209,7 @@ def sharded(whole: Mapping[str, Any], rank: int, ranks: int) -> dict[str, Any]:
         mine = chunks[rank] if rank < len(chunks) else tensor[:0]
         return DTensor.from_local(mine, mesh, [Shard(0)], run_check=False, shape=tensor.shape, stride=tensor.stride())
 
-    return {name: cut(tensor) for name, tensor in whole.items()}
+    return {name: cut(tensor) for name, tensor in full_tensors.items()}
 
 
 def _mesh(rank: int, ranks: int) -> Any:

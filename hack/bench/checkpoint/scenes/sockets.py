@@ -205,7 +205,7 @@ def _fill(connection: socket.socket, view: memoryview) -> None:
     at = 0
     while at < view.nbytes:
         with view[at : at + _PIECE_BYTES] as piece:
-            got = connection.recv_into(piece)
-        if not got:
+            count = connection.recv_into(piece)
+        if not count:
             raise ConnectionResetError("the sender ended")
-        at += got
+        at += count

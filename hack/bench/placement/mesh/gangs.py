@@ -79,8 +79,8 @@ def _least_gb(fabric: Fabric, room: Room, mesh: Mesh, hosts: Hosts, seed: int) -
     search.
     """
     leaf_of = fabric.switch_of[1]
-    taken = np.bincount(hosts, minlength=len(room))
-    spare = np.bincount(leaf_of, weights=room - taken).astype(int)
+    used = np.bincount(hosts, minlength=len(room))
+    spare = np.bincount(leaf_of, weights=room - used).astype(int)
     sent = annealed.traffic(mesh, RANKS_A_POD)
     free = {leaf: int(count) for leaf, count in enumerate(spare) if count}
     return annealed.least_gb(sent, [int(leaf_of[host]) for host in hosts], free, MOVES, seed)
@@ -119,14 +119,14 @@ def outcome(rows: list[MeshRow]) -> Outcome:
     spread = [row for row in rows if row.ring > 0]
     searched = [(row.ours, row.minimum, row.ring) for row in spread if row.minimum is not None]
     to_ring = [row.ours / row.ring for row in spread]
-    whole = sum(row.ours for row in spread) / max(sum(row.ring for row in spread), 1e-9)
+    total_ratio = sum(row.ours for row in spread) / max(sum(row.ring for row in spread), 1e-9)
     minimum = sum(ours for ours, _, _ in searched) / max(sum(minimum for _, minimum, _ in searched), 1e-9)
     to_theirs = max((row.ours / row.rerank for row in spread if row.rerank), default=0.0)
     return Outcome(
         "meshes",
         [_table(rows)],
         [
-            Target("meshes: GB across leaves to the ring's", whole, "<=", 0.6),
+            Target("meshes: GB across leaves to the ring's", total_ratio, "<=", 0.6),
             Target("meshes: mean of the gangs' ratios to the ring's", sum(to_ring) / max(len(spread), 1), "<=", 0.6),
             Target("meshes: GB across leaves to the least annealing found", minimum, "<=", 1.05),
             Target("meshes: the worst gang's to the ring's", max(to_ring, default=0.0), "<=", 1.0),
@@ -161,5 +161,5 @@ def _cluster(rng: random.Random) -> tuple[Fabric, Room]:
     """
     entries = [(f"s{leaf // 8}", f"l{leaf}") for leaf in range(32) for _ in range(8)]
     fabric = build(MapEntry(f"n{at}", path, at + 1) for at, path in enumerate(entries))
-    taken = [rng.choice((0.0, 0.2, 0.4, 0.6)) for _ in range(32)]
-    return fabric, np.array([int(rng.random() >= taken[at // 8]) for at in range(256)], np.int32)
+    shares = [rng.choice((0.0, 0.2, 0.4, 0.6)) for _ in range(32)]
+    return fabric, np.array([int(rng.random() >= shares[at // 8]) for at in range(256)], np.int32)
