@@ -26,7 +26,7 @@ def test_calls_of_other_threads_and_only_those_while_recording_count():
     recorder.install()
     try:
         base_units("1Gi")
-        with recorder.recording():
+        with recorder.record():
             thread = threading.Thread(target=base_units, args=("1234567Ki",))
             thread.start()
             thread.join()

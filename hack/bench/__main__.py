@@ -102,11 +102,11 @@ def show(name: str, outcome: Outcome, save: bool = True) -> None:
     console = _console()
     console.rule(outcome.title)
     for table in outcome.tables:
-        console.print(drawn(table))
+        console.print(rich_table(table))
     for note in outcome.notes:
         console.print(note, markup=False, highlight=False)
     if outcome.targets:
-        console.print(drawn(_targets(outcome)))
+        console.print(rich_table(_targets(outcome)))
     line = as_json(name, outcome)
     if save:
         RESULTS.mkdir(parents=True, exist_ok=True)
@@ -130,7 +130,7 @@ def as_json(name: str, outcome: Outcome) -> str:
     return json.dumps({"bench": name, "figures": figures, "targets": targets}, allow_nan=False)
 
 
-def drawn(table: Table) -> RichTable:
+def rich_table(table: Table) -> RichTable:
     """Return the table for rich: the first column aligned to the left, the others to the right."""
     rich = RichTable(title=table.title, title_justify="left")
     for at, column in enumerate(table.columns):

@@ -30,7 +30,7 @@ _JOB = "job"  # all faults of the training job
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class FaultSelection:
     """The faults that are asked for."""
 
     kinds: tuple[Kind, ...] = tuple(Kind)  # whose scenarios run
@@ -38,7 +38,7 @@ class Asked:
     named: tuple[Fault, ...] = ()  # that the command line names: each of them has to hit it
 
     @classmethod
-    def of(cls, words: Sequence[str]) -> Asked:
+    def parse(cls, words: Sequence[str]) -> FaultSelection:
         """Parse the words of --kinds: numbers or names of kinds, and names of faults, in lower case.
 
         Raises KeyError for an unknown name, and ValueError for an unknown number.
@@ -57,7 +57,7 @@ class Settings:
     seed: int = 1  # the first one
     seeds: int = 1  # number of seeds, from `seed` on
     faults: int = 6  # number of faults in the training job, for each seed
-    kinds: Asked = Asked()
+    kinds: FaultSelection = FaultSelection()
     folder: Path = Path("build/chaos")
 
 
@@ -72,7 +72,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=default.seed, help="of the first schedule (%(default)s)")
     parser.add_argument("--seeds", type=int, default=default.seeds, help="how many schedules (%(default)s)")
     parser.add_argument("--faults", type=int, default=default.faults, help="of the training job, each (%(default)s)")
-    parser.add_argument("--kinds", type=_parse_kinds, default=default.kinds, metavar="KIND,...", help=_named())
+    parser.add_argument("--kinds", type=_parse_kinds, default=default.kinds, metavar="KIND,...", help=_kinds_help())
     parser.add_argument("--folder", type=Path, default=default.folder, help="for histories (%(default)s)")
     settings = Settings(**vars(parser.parse_args(argv)))
     logging.getLogger("turnout.simulator").setLevel(logging.ERROR)
@@ -173,15 +173,15 @@ def _is_kind(word: str) -> bool:
     return word.isdecimal() or word.upper() in Kind.__members__
 
 
-def _parse_kinds(text: str) -> Asked:
+def _parse_kinds(text: str) -> FaultSelection:
     """Parse the value of --kinds, in any case. Raises ArgumentTypeError for a word that is no kind and no fault."""
     try:
-        return Asked.of(text.lower().split(","))
+        return FaultSelection.parse(text.lower().split(","))
     except (KeyError, ValueError) as error:
-        raise argparse.ArgumentTypeError(f"{error} is none of {_named()}") from error
+        raise argparse.ArgumentTypeError(f"{error} is none of {_kinds_help()}") from error
 
 
-def _named() -> str:
+def _kinds_help() -> str:
     """Return the help text that lists all kinds and faults."""
     kinds = ", ".join(f"{kind.value} {kind.name.lower()}" for kind in Kind)
     faults = ", ".join(fault.name.lower() for fault in Fault)

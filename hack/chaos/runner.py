@@ -40,7 +40,7 @@ async def run(events: Sequence[FaultEvent], home: Path, plan: Plan) -> ChaosOutc
     """
     began_s = time.monotonic()
     async with stage(home, plan) as found:
-        undisturbed_run = asyncio.create_task(asyncio.to_thread(undisturbed, home / "alone", plan))
+        undisturbed_run = asyncio.create_task(asyncio.to_thread(train_undisturbed, home / "alone", plan))
         injectors = FaultInjectors(found)
         try:
             await _play(found, injectors, events)
@@ -93,7 +93,7 @@ async def trains_again(found: Testbed, injectors: FaultInjectors, record: Record
     await found.until(lambda: found.steps_since(record.at_s, newer_than) >= _QUIET, what, PATIENCE_S)
 
 
-def undisturbed(home: Path, plan: Plan) -> tuple[float, ...]:
+def train_undisturbed(home: Path, plan: Plan) -> tuple[float, ...]:
     """Train the same job in one process without faults; return the weights of its final model. home: must not exist.
 
     Raises CalledProcessError if the process fails.

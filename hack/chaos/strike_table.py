@@ -48,7 +48,7 @@ def rows(kinds: Iterable[Kind], strikes: Sequence[Strike]) -> tuple[Row, ...]:
 
     A kind without a check has one row without an invariant. strikes: of all seeds, in any order.
     """
-    return tuple(row for kind in _sorted(kinds) for row in _rows_of(kind, strikes))
+    return tuple(row for kind in _by_number(kinds) for row in _rows_of(kind, strikes))
 
 
 def table(kinds: Iterable[Kind], strikes: Sequence[Strike]) -> tuple[str, ...]:
@@ -81,7 +81,7 @@ def violations(strikes: Iterable[Strike]) -> tuple[str, ...]:
 def never_struck(kinds: Iterable[Kind], strikes: Sequence[Strike]) -> tuple[Kind, ...]:
     """Return the kinds in `kinds` that did not happen, or after which nothing was checked, by number."""
     struck = {strike.kind for strike in strikes if strike.times > 0 and strike.checks}
-    return tuple(kind for kind in _sorted(kinds) if kind not in struck)
+    return tuple(kind for kind in _by_number(kinds) if kind not in struck)
 
 
 def code(kinds: Iterable[Kind], strikes: Sequence[Strike]) -> int:
@@ -104,5 +104,5 @@ def _rows_of(kind: Kind, strikes: Sequence[Strike]) -> Iterator[Row]:
         yield Row(kind, seeds, struck, invariant, _VIOLATED if broken else _HELD)
 
 
-def _sorted(kinds: Iterable[Kind]) -> list[Kind]:
+def _by_number(kinds: Iterable[Kind]) -> list[Kind]:
     return sorted(set(kinds), key=lambda kind: kind.value)

@@ -127,7 +127,7 @@ class Training:
         return [float(value) for each in self.model.parameters() for value in each.detach().flatten()]
 
 
-def undisturbed(home: Path, history: HistoryWriter) -> None:
+def train_undisturbed(home: Path, history: HistoryWriter) -> None:
     """Train in one process without saves, and record the final model, which every other run has to reach."""
     training = Training(home)
     for step in range(1, training.total + 1):
@@ -177,7 +177,7 @@ def main() -> None:
     else:
         dist.init_process_group("gloo")
     try:
-        (undisturbed if is_alone else train)(home, HistoryWriter(home / "history"))
+        (train_undisturbed if is_alone else train)(home, HistoryWriter(home / "history"))
     finally:
         dist.destroy_process_group()
 

@@ -163,13 +163,13 @@ def files() -> dict[Path, str]:
     after = rest.partition(TABLE[1])[2]
     found = {CHART / "README.md": before + TABLE[0] + table() + TABLE[1] + after}
     for path, each in manifests().items():
-        found[MANIFESTS / path] = rendered(each)
-    default = golden(PROFILES["default"])
+        found[MANIFESTS / path] = render_manifest(each)
+    default = render_golden(PROFILES["default"])
     for name, profile in PROFILES.items():
         if name in WHOLE:
-            found[GOLDEN / f"{name}.yaml"] = golden(profile)
+            found[GOLDEN / f"{name}.yaml"] = render_golden(profile)
         else:
-            found[GOLDEN / f"{name}.diff"] = _difference(default, golden(profile))
+            found[GOLDEN / f"{name}.diff"] = _difference(default, render_golden(profile))
     return found
 
 
@@ -195,7 +195,7 @@ def render(
     return helm("template", release, str(CHART), *where, *arguments, *more)
 
 
-def rendered(filters: Rendered) -> str:
+def render_manifest(filters: Rendered) -> str:
     """Return the text of one manifest, rendered by helm from the chart.
 
     Objects that are also rendered with `wanted.without` are left out.
@@ -212,7 +212,7 @@ def rendered(filters: Rendered) -> str:
     return head + filters.head + "---\n".join(_plain(text) for text in selected)
 
 
-def golden(profile: Profile) -> str:
+def render_golden(profile: Profile) -> str:
     """Return what the chart renders for a profile, so that a reviewer sees the effect of a change.
 
     The CustomResourceDefinitions are left out, since they are copies, and the keys that helm generates are replaced by
@@ -255,17 +255,17 @@ def table() -> str:
     A value that all programs, or all but one, have with the same meaning and default is one row, `PROGRAM.key`.
     """
     found = list(values())
-    same = Counter((_shared(key), text, default) for key, text, default in found)
+    same = Counter((_shared_key(key), text, default) for key, text, default in found)
     is_renamed = {}  # each row once, in order
     for key, text, default in found:
-        shared = _shared(key)
+        shared = _shared_key(key)
         name = shared if same[(shared, text, default)] >= len(PROGRAMS) - 1 else key
         is_renamed[f"| `{name}` | {text} | `{default}` |\n"] = name != key
     rows = sorted(is_renamed, key=is_renamed.__getitem__)  # those of every program last
     return "".join(["| value | meaning | default |\n", "| --- | --- | --- |\n", *rows])
 
 
-def _shared(key: str) -> str:
+def _shared_key(key: str) -> str:
     part, _, rest = key.partition(".")
     return f"PROGRAM.{rest}" if part in PROGRAMS and rest else key
 

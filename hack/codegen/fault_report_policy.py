@@ -33,7 +33,7 @@ def generate_policies() -> list[policies.Tree]:
     same = f"(('{note}' in variables.notesBecome) == ('{note}' in variables.notesWere)"
     same = f"{same} && (!('{note}' in variables.notesBecome) || {_value('Become')} == {_value('Were')}))"
     theirs = "('system:serviceaccounts:' + request.namespace) in request.userInfo.groups"
-    little = policies.only((), f"key == '{note}'")
+    little = policies.changes_only((), f"key == '{note}'")
     itself = policies.guard(
         NAME,
         ("", _CHANGED, ["UPDATE"]),
@@ -75,7 +75,7 @@ def files() -> dict[Path, str]:
     condition = "and .Values.autoscaler.enabled .Values.autoscaler.guardVerdicts"
     head = "{{- /* Written by `python -m hack.codegen.fault_report_policy`: change it there. */}}\n"
     return {
-        FILE: HEAD + rbac.dumped(generate_policies(), marks),
+        FILE: HEAD + rbac.dump_yaml(generate_policies(), marks),
         IN_CHART: head + rbac.template(generate_policies(), "run", condition),
     }
 

@@ -22,7 +22,7 @@ VARIABLES = {
 }
 
 
-def only(fields: Sequence[str], note: str) -> str:
+def changes_only(fields: Sequence[str], note: str) -> str:
     """Return CEL that is true if an update changes only these fields, and annotations that `note` allows.
 
     fields: as a.b.c, with `[]` for each item of a list. note: CEL that is true for an allowed annotation, named `key`.

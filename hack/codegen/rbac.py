@@ -52,35 +52,35 @@ def files() -> dict[str, str]:
     found = {
         "autoscaler/roles.yaml": (
             _ON,
-            [*_granted("", OBSERVE), *(o for end in own for o in _granted(*end, NAMESPACE))],
+            [*_role_and_binding("", OBSERVE), *(o for end in own for o in _role_and_binding(*end, NAMESPACE))],
         ),
         "autoscaler/tells-of-queues.yaml": (_ON, _status_only()),
         "autoscaler/mark-pods.yaml": (
             f"and {_ON} .Values.autoscaler.markPods",
-            [*_granted("-mark-pods", MARK_PODS), *_notes_only()],
+            [*_role_and_binding("-mark-pods", MARK_PODS), *_notes_only()],
         ),
         "autoscaler/taint-nodes.yaml": (
             f"and {_ON} .Values.autoscaler.taintNodes",
-            [*_granted("-taint-nodes", TAINT_NODES), *_taint_only()],
+            [*_role_and_binding("-taint-nodes", TAINT_NODES), *_taint_only()],
         ),
     }
     found["autoscaler/gang-mins.yaml"] = (
         _ACTS,
-        [*_granted("-gang-mins", GANG_MINS.writes), *_sizes_only("gang-mins", GANG_MINS)],
+        [*_role_and_binding("-gang-mins", GANG_MINS.writes), *_sizes_only("gang-mins", GANG_MINS)],
     )
     for name, kind in KINDS.items():
         if kind.writes:
             word = name.lower()
             found[f"autoscaler/resize-{word}.yaml"] = (
                 f'{_ACTS} (has "{name}" .Values.autoscaler.kinds)',
-                [*_granted(f"-resize-{word}", kind.writes), *_sizes_only(word, kind)],
+                [*_role_and_binding(f"-resize-{word}", kind.writes), *_sizes_only(word, kind)],
             )
     page = [rule for rule in OBSERVE if rule.resources != ("events",)]
     found["page/roles.yaml"] = (
         ".Values.page.enabled",
         [
-            *_granted("", [*page, Rule("", ("events",)), *LANDING, *REVIEWED]),
-            *_granted("-given", [replace(rule, verbs=READ) for rule in GIVEN], NAMESPACE),
+            *_role_and_binding("", [*page, Rule("", ("events",)), *LANDING, *REVIEWED]),
+            *_role_and_binding("-given", [replace(rule, verbs=READ) for rule in GIVEN], NAMESPACE),
         ],
     )
     templates = {
@@ -97,7 +97,7 @@ def main() -> int:
     return 0
 
 
-def _granted(end: str, rules: Sequence[Rule], namespace: str = "") -> list[Object]:
+def _role_and_binding(end: str, rules: Sequence[Rule], namespace: str = "") -> list[Object]:
     """Return a role with these rules, and its binding to the account.
 
     end: end of the role's name. namespace: "" for a ClusterRole.
@@ -125,12 +125,12 @@ def _viewer() -> str:
     observed = (rule for rule in OBSERVE if rule.resources != ("events",))
     rules = [replace(rule, verbs=("list", "watch")) for rule in (Rule("", ("events",), ()), *observed, *CHECKED)]
     named = [replace(rule, verbs=("get", "list", "watch")) for rule in GIVEN]
-    role_rules = [_rule(rule) for rule in (*_joined(rules), *named)]
+    role_rules = [_rule(rule) for rule in (*_join_rules(rules), *named)]
     role = {"kind": "ClusterRole", "metadata": {"name": ACCOUNT}, "rules": role_rules}
     return template([{"apiVersion": f"{_RBAC}/v1", **role}], "viewer", ".Values.rbac.viewer")
 
 
-def _joined(rules: Iterable[Rule]) -> list[Rule]:
+def _join_rules(rules: Iterable[Rule]) -> list[Rule]:
     """Return one rule for each API group, with the resources of all its rules."""
     found: dict[str, Rule] = {}
     for rule in rules:
@@ -160,7 +160,7 @@ def _sizes_only(word: str, kind: KindRights) -> list[Object]:
     """
     sizes = kind.sizes or ()
     says = f"the autoscaler may change {', '.join([*sizes, f'annotations of {NOTES}'])} only"
-    check = policies.only(sizes, f"key.startsWith('{NOTES}')")
+    check = policies.changes_only(sizes, f"key.startsWith('{NOTES}')")
     rule = (kind.group, kind.resource, ["UPDATE"])  # a patch is one too
     return policies.policy(f"{ACCOUNT}-resizes-{word}-only", rule, says, check)
 
@@ -168,14 +168,14 @@ def _sizes_only(word: str, kind: KindRights) -> list[Object]:
 def _notes_only() -> list[Object]:
     """Return a policy and its binding: the account may change only the annotations in POD_NOTES of a pod."""
     says = f"the autoscaler may change the annotations {', '.join(POD_NOTES)} of a pod only"
-    check = policies.only((), f"key in {list(POD_NOTES)}")
+    check = policies.changes_only((), f"key in {list(POD_NOTES)}")
     return policies.policy(f"{ACCOUNT}-marks-pods-only", ("", "pods", ["UPDATE"]), says, check)
 
 
 def _taint_only() -> list[Object]:
     """Return a policy and its binding: the account may change only our taint and our annotation of nodes."""
     says = f"the autoscaler may change the taint {labels.FAULTY} of a node and the annotation {labels.NODE_RECORD} only"
-    allowed = policies.only(("spec.taints",), f"key == '{labels.NODE_RECORD}'")
+    allowed = policies.changes_only(("spec.taints",), f"key == '{labels.NODE_RECORD}'")
     unchanged = policies.others_stay("spec.taints", f"each.key != '{labels.FAULTY}'")
     rule = ("", "nodes", ["UPDATE"])
     return policies.policy(f"{ACCOUNT}-taints-nodes-only", rule, says, f"{allowed}\n&& {unchanged}")
@@ -199,7 +199,7 @@ def template(objects: Sequence[Object], component: str, condition: str) -> str:
     component: of the chart. condition: template expression that must be true for the objects to exist.
     """
     of = f'(list . "{component}")'
-    text = dumped(objects, {"LABELS": component})
+    text = dump_yaml(objects, {"LABELS": component})
     text = text.replace(policies.BY_ACCOUNT, f'{{{{ include "turnout.byAccount" {of} }}}}')
     text = re.sub(r"labels: \{LABELS: \w+\}", f'labels: {{{{- include "turnout.labels" {of} | nindent 4 }}}}', text)
     text = text.replace(NAMESPACE, "{{ .Release.Namespace }}").replace(ACCOUNT, "{{ $name }}")
@@ -208,7 +208,7 @@ def template(objects: Sequence[Object], component: str, condition: str) -> str:
     return f"{{{{- if {condition} }}}}\n{name}{text}{{{{- end }}}}\n"
 
 
-def dumped(objects: Sequence[Object], marks: Object) -> str:
+def dump_yaml(objects: Sequence[Object], marks: Object) -> str:
     """Return the objects as YAML, each with the labels `marks`."""
     marked = [{**each, "metadata": {**each["metadata"], "labels": marks}} for each in objects]
     text: str = yaml.dump_all(marked, Dumper=_Plain, sort_keys=False, width=1000, default_flow_style=None)

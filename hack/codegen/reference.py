@@ -255,9 +255,9 @@ def reasons_page() -> str:
             if (meaning := group.meanings.get(word)) is None:
                 continue
             rows = [
-                ("what it means", _marked(meaning.means)),
-                ("where to look", _marked(meaning.look or group.look)),
-                ("what to do", _marked(meaning.next)),
+                ("what it means", _mark_code(meaning.means)),
+                ("where to look", _mark_code(meaning.look or group.look)),
+                ("what to do", _mark_code(meaning.next)),
             ]
             parts.append(_table((group.program, ""), rows))
     return "\n\n".join(parts)
@@ -270,7 +270,7 @@ _CODE = re.compile(
 )
 
 
-def _marked(text: str) -> str:
+def _mark_code(text: str) -> str:
     """Return the sentence with its commands, flags, fields and names in backquotes."""
     return _CODE.sub(lambda match: f"`{match[0]}`", text)
 

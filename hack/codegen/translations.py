@@ -44,7 +44,7 @@ def sources(page: str, text: str) -> Mapping[str, str]:
     return {path: then for path, _, then in pairs}
 
 
-def noticed(page: str, text: str, read: Callable[[str], str]) -> str:
+def with_notice(page: str, text: str, read: Callable[[str], str]) -> str:
     """Return the text of a Chinese page: with a notice if an English page has changed since, otherwise without.
 
     page: path in the repository. text: its content. read: returns the text of an English page. Raises NoSource if the
@@ -59,14 +59,14 @@ def noticed(page: str, text: str, read: Callable[[str], str]) -> str:
     return _TITLE.sub(lambda match: match[0] + notice, text, count=1)
 
 
-def translated(page: str, text: str, read: Callable[[str], str]) -> str:
+def with_present_digests(page: str, text: str, read: Callable[[str], str]) -> str:
     """Return the text of a Chinese page with the present digests of its English pages, and without a notice.
 
     Raises NoSource if the first line of the page names no English page. page: its path. text: its content. read:
     returns the content of the page at a path.
     """
     now = ", ".join(f"{path} {digest(read(path))}" for path in sources(page, text))
-    return noticed(page, _SOURCES.sub(f"<!-- translated from {now} -->\n", text), read)
+    return with_notice(page, _SOURCES.sub(f"<!-- translated from {now} -->\n", text), read)
 
 
 def read(path: str) -> str:
@@ -88,7 +88,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for file in sorted(FOLDER.glob("*.md")):
         page = file.relative_to(ROOT).as_posix()
         old = file.read_text()
-        new = (translated if page in args.translated else noticed)(page, old, read)
+        new = (with_present_digests if page in args.translated else with_notice)(page, old, read)
         if new != old and (args.write or page in args.translated):
             file.write_text(new)
         elif new != old:

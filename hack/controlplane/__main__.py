@@ -69,7 +69,7 @@ def _up(arguments: argparse.Namespace) -> None:
         if not arguments.no_kwok:
             plane.start_kwok()
         plane.start_controller_manager()
-        plane.start_scheduler(scheduler_config.shipped(arguments.extender) if arguments.extender else None)
+        plane.start_scheduler(scheduler_config.with_extender_url(arguments.extender) if arguments.extender else None)
         if arguments.training_operator:
             plane.start_training_operator()
         print(f"export KUBECONFIG={plane.kubeconfig}", flush=True)

@@ -154,7 +154,7 @@ class Api:
             finally:
                 _hang_up(answer)
 
-    async def served(self, path: str, within_s: float = 60.0) -> None:
+    async def await_served(self, path: str, within_s: float = 60.0) -> None:
         """Wait until a kind that was just defined can be watched. path: of its collection.
 
         Raises TimeoutError after `within_s` seconds.

@@ -131,7 +131,7 @@ class ControlPlane:
 
     def fault(self) -> NotReady | None:
         """Return the error, with its last lines of log, if etcd or the API server has ended; else None."""
-        return next(filter(None, map(self._ended, SERVERS)), None)
+        return next(filter(None, map(self._end_error, SERVERS)), None)
 
     def stop(self) -> None:
         """End all programs and remove the folder. Does nothing the second time."""
@@ -159,7 +159,7 @@ class ControlPlane:
         and leader election is switched off. emulated_version: None for that of the plane. binary: of another scheduler,
         such as koord-scheduler. flags: further ones, in place of verbosity 5. name: of the program and its log.
         """
-        filled = scheduler_config.connected(config, self.user_kubeconfig("system:kube-scheduler"))
+        filled = scheduler_config.with_connection(config, self.user_kubeconfig("system:kube-scheduler"))
         path = self.folder / f"{name}.yaml"
         path.write_text(json.dumps(filled))
         binary = binary or cache.binary(f"kube-scheduler{self._release}")
@@ -332,14 +332,14 @@ class ControlPlane:
             time.sleep(LOOK_EACH_S)
         raise NotReady(name, f"was not ready within {within_s:.0f} s ({reason})", self._tail(name))
 
-    def _ended(self, name: str) -> NotReady | None:
+    def _end_error(self, name: str) -> NotReady | None:
         """Return an error with the last lines of the log of the program `name` if it has ended, else None."""
         exit_status = self._children.state(name)[1]
         return None if exit_status is None else NotReady(name, f"ended with status {exit_status}", self._tail(name))
 
     def _check_alive(self, name: str) -> None:
         """Raise NotReady if the program `name` has ended. Does nothing if it was never started."""
-        if ended := self._ended(name):
+        if ended := self._end_error(name):
             raise ended
 
     def _tail(self, name: str) -> str:

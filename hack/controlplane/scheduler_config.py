@@ -24,7 +24,7 @@ FAST_CLIENT = {
 }  # with the default, a benchmark would measure the limit of 50 binds per second
 
 
-def connected(config: Path | Mapping[str, Any] | None, kubeconfig: Path) -> dict[str, Any]:
+def with_connection(config: Path | Mapping[str, Any] | None, kubeconfig: Path) -> dict[str, Any]:
     """Return a scheduler configuration with this kubeconfig, a fast client and no leader election; all else is
     unchanged.
 
@@ -38,7 +38,9 @@ def connected(config: Path | Mapping[str, Any] | None, kubeconfig: Path) -> dict
     return content
 
 
-def shipped(url: str, ca: Path | None = None, client: Pair | None = None, file: Path = SHIPPED) -> dict[str, Any]:
+def with_extender_url(
+    url: str, ca: Path | None = None, client: Pair | None = None, file: Path = SHIPPED
+) -> dict[str, Any]:
     """Return the shipped configuration with its one extender at this URL (http:// or https://, without a verb).
 
     ca: CA of an https extender. client: the certificate that the scheduler shows, None for none. Raises ValueError for

@@ -27,7 +27,7 @@ def write(openapi: Schema, folder: Path) -> list[Path]:
     paths = []
     for name, schema in definitions.items():
         for kind in schema.get("x-kubernetes-group-version-kind", ()):
-            closure = {needed: definitions[needed] for needed in sorted(_needed(name, definitions))}
+            closure = {needed: definitions[needed] for needed in sorted(_needed_definitions(name, definitions))}
             group = kind["group"] or kind["version"]  # kubeconform's .Group of the core group is its version
             file = folder / f"{kind['kind']}-{group}-{kind['version']}.json".lower()
             file.write_text(json.dumps({**schema, "definitions": closure}))
@@ -75,7 +75,7 @@ def _strict(name: str, schema: Schema) -> Schema:
     return strict
 
 
-def _needed(name: str, definitions: dict[str, Schema]) -> set[str]:
+def _needed_definitions(name: str, definitions: dict[str, Schema]) -> set[str]:
     """Return the names of all definitions that this one refers to, directly or through others. Cycles are allowed."""
     found: set[str] = set()
     open_ends = [name]

@@ -196,11 +196,11 @@ def sweep(parent: Path, prefix: str, older_s: float = 60.0) -> None:
     """
     for folder in parent.glob(f"{prefix}*"):
         with contextlib.suppress(OSError):
-            if time.time() - folder.stat().st_mtime > older_s and _abandoned(folder):
+            if time.time() - folder.stat().st_mtime > older_s and _is_abandoned(folder):
                 shutil.rmtree(folder, ignore_errors=True)
 
 
-def _abandoned(folder: Path) -> bool:
+def _is_abandoned(folder: Path) -> bool:
     """Return True if no process holds the lock of this supervisor's folder."""
     try:
         with (folder / "alive").open("r") as lock:

@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from hack.images.python_wheels import fetched
+from hack.images.python_wheels import fetch_wheels
 
 ROOT = Path(__file__).parents[2]
 USUAL_PYTHON = "3.12"  # of the machines with a GPU that this was written for
@@ -46,7 +46,7 @@ def main() -> int:
         lock = Path(scratch) / "bundle.txt"
         texts = {(ROOT / "hack/locks" / name).read_text(): names for name, names in _FROM.items()}
         lock.write_text("\n".join(entry for text, names in texts.items() for entry in pins(text, names)))
-        wheels = fetched(lock, python, folder)
+        wheels = fetch_wheels(lock, python, folder)
     for other in set(folder.iterdir()) - set(wheels):
         other.unlink()
     size = sum(wheel.stat().st_size for wheel in wheels)

@@ -74,7 +74,7 @@ class StageArguments:
     def report(self, name: str, value: Number | str, unit: str = "") -> None:
         """Report a figure at once, to the file and to the terminal."""
         self.results.add(Figure(self.stage, name, value, unit))
-        print(f"{name}: {_shown(value)} {unit}".rstrip(), flush=True)
+        print(f"{name}: {_value_text(value)} {unit}".rstrip(), flush=True)
 
 
 def arguments(argv: Sequence[str] | None = None) -> StageArguments:
@@ -134,13 +134,15 @@ def summary(figures: Sequence[Figure], ends: Sequence[StageEnd], device: str) ->
             lines.append(f"| {target.words} | {sign} {target.limit:g} | not measured | |")
             continue
         met = ("yes" if target.met(figure.value) else "no") if device == "cuda" else "not on a GPU"
-        lines.append(f"| {target.words} | {sign} {target.limit:g} | {_shown(figure.value)} | {met} |")
+        lines.append(f"| {target.words} | {sign} {target.limit:g} | {_value_text(figure.value)} | {met} |")
     lines += ["", "| stage | figure | value | unit |", "| --- | --- | --- | --- |"]
-    lines += [f"| {each.stage} | {each.name} | {_cell(_shown(each.value))} | {each.unit} |" for each in latest.values()]
+    lines += [
+        f"| {each.stage} | {each.name} | {_cell(_value_text(each.value))} | {each.unit} |" for each in latest.values()
+    ]
     return "\n".join(lines) + "\n"
 
 
-def _shown(value: Number | str) -> str:
+def _value_text(value: Number | str) -> str:
     """Return a value as text: a number with four digits, a text unchanged."""
     return value if isinstance(value, str) else f"{value:.4g}"
 

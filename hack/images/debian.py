@@ -65,7 +65,7 @@ def relock() -> None:
     LOCK.write_text(head + "".join(f"{line}\n" for line in sorted(lines)))
 
 
-def fetched(deb: Deb, cache: Path) -> bytes:
+def fetch_package(deb: Deb, cache: Path) -> bytes:
     """Return a package's file content, from the cache, or from a mirror and then into the cache. cache: a folder.
 
     Raises NoPackage if the mirror does not answer, or answers with another file than the lock has.

@@ -28,7 +28,7 @@ class Entry:
 Files = Mapping[str, Entry]  # by path without the leading slash
 
 
-def packed(files: Files) -> tuple[bytes, bytes]:
+def pack_layer(files: Files) -> tuple[bytes, bytes]:
     """Return (tar archive of the files, the same archive compressed by gzip). Equal files give equal bytes."""
     into = io.BytesIO()
     with tarfile.open(fileobj=into, mode="w", format=tarfile.GNU_FORMAT) as tar:

@@ -22,7 +22,7 @@ sys.exit({name}())
 """
 
 
-def fetched(lock: Path, python: str, cache: Path) -> list[Path]:
+def fetch_wheels(lock: Path, python: str, cache: Path) -> list[Path]:
     """Return the files of all wheels of a lock, for 64-bit Intel. python: version such as 3.11.
 
     lock: the file. cache: a folder, created if it is missing. Wheels that the cache lacks, or has with another hash,
@@ -30,10 +30,10 @@ def fetched(lock: Path, python: str, cache: Path) -> list[Path]:
     TimeoutExpired if it takes longer than ten minutes.
     """
     cache.mkdir(parents=True, exist_ok=True)
-    wheels, missing = _cached(lock, python, cache)
+    wheels, missing = _find_cached(lock, python, cache)
     if missing:
         _fetch(lock, python, cache)
-        wheels, missing = _cached(lock, python, cache)
+        wheels, missing = _find_cached(lock, python, cache)
     if missing:
         raise FileNotFoundError(f"pip brought no wheel of {', '.join(missing)}")
     return wheels
@@ -55,7 +55,7 @@ def _fetch(lock: Path, python: str, cache: Path) -> None:
     subprocess.run([*command, "-d", cache, "-r", lock], check=True, timeout=600)
 
 
-def _cached(lock: Path, python: str, cache: Path) -> tuple[list[Path], list[str]]:
+def _find_cached(lock: Path, python: str, cache: Path) -> tuple[list[Path], list[str]]:
     """Return (wheels of a lock that are in the cache, names of those that are not).
 
     python: version such as 3.11. A wheel with another hash counts as missing.

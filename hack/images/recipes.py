@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 
 from hack.images import debian, python_wheels
-from hack.images.layer import Entry, packed
+from hack.images.layer import Entry, pack_layer
 from hack.images.oci import Image, Layer, digest
 from hack.images.wheels import ROOT, build
 
@@ -86,7 +86,7 @@ def layer(files: Mapping[str, Entry], created_by: str) -> Layer:
 
     files: by path. created_by: the comment in the history of the image.
     """
-    plain, gzipped = packed(files)
+    plain, gzipped = pack_layer(files)
     return Layer(gzipped, digest(plain), created_by)
 
 
@@ -103,7 +103,7 @@ def _debian(cache: Path) -> Iterator[tuple[str, Entry]]:
     """
     bundle = {}
     for deb in debian.lock():
-        for path, entry in debian.files(debian.fetched(deb, cache / "debs")).items():
+        for path, entry in debian.files(debian.fetch_package(deb, cache / "debs")).items():
             if path.startswith("usr/share/ca-certificates/mozilla/"):
                 bundle[path] = entry.data
             yield path, entry
@@ -123,7 +123,7 @@ def _debian(cache: Path) -> Iterator[tuple[str, Entry]]:
 
 
 def _wheels(lock: str, python: str, sources: Sources) -> list[Path]:
-    return python_wheels.fetched(LOCKS / lock, python, sources.cache / "wheels")
+    return python_wheels.fetch_wheels(LOCKS / lock, python, sources.cache / "wheels")
 
 
 def _wheel_files(wheels: list[Path], site: str, bin_: str, python: str) -> dict[str, Entry]:

@@ -58,7 +58,7 @@ class Recorder:
         sys.setprofile(None)
 
     @contextmanager
-    def recording(self) -> Iterator[None]:
+    def record(self) -> Iterator[None]:
         """Count calls of product functions while the block runs."""
         self._calls.clear()
         self._max_depth, self._active = 0, True
@@ -212,7 +212,7 @@ def flows(kind: str) -> list[CallStats]:
     recorder.install()
     try:
         for name, ask in QUESTIONS[kind]():
-            with recorder.recording():
+            with recorder.record():
                 ask()
             found.append(recorder.flow(name))
     finally:

@@ -10,6 +10,7 @@ import gc
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from operator import attrgetter
 from pathlib import Path
 
 PACKAGE = "turnout"  # the one import package: its rooms lie at the top of the tree
@@ -51,9 +52,11 @@ class Module:
     @cached_property
     def imports(self) -> tuple[Import, ...]:
         """Every import of the file, lazy ones and `import_module("...")` included, in the order of its lines."""
-        return tuple(sorted(map(_named, self._found(self.tree, False)), key=lambda found: (found.line, found.target)))
+        return tuple(
+            sorted(map(_parse_import, self._imports_below(self.tree, False)), key=attrgetter("line", "target"))
+        )
 
-    def _found(self, node: ast.AST, lazy: bool) -> Iterator[Import]:
+    def _imports_below(self, node: ast.AST, lazy: bool) -> Iterator[Import]:
         """Yield the imports below a node. lazy: the node is inside a function."""
         for child in ast.iter_child_nodes(node):
             match child:
@@ -66,7 +69,7 @@ class Module:
                     yield Import(target, child.lineno, lazy, by_name=True)
             if self.by_name or not isinstance(child, ast.expr):
                 inside = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
-                yield from self._found(child, lazy or inside)
+                yield from self._imports_below(child, lazy or inside)
 
     def _origin(self, node: ast.ImportFrom) -> str:
         """Return the full name of the module from which a statement imports; relative imports are resolved."""
@@ -97,7 +100,7 @@ def definitions(tree: ast.Module | ast.ClassDef) -> Iterator[ast.FunctionDef | a
             yield from definitions(node)
 
 
-def _named(found: Import) -> Import:
+def _parse_import(found: Import) -> Import:
     inside = found.target.startswith(f"{PACKAGE}.")
     return replace(found, target=found.target.removeprefix(f"{PACKAGE}."), bare=not inside)
 

@@ -98,7 +98,7 @@ def faults(path: str, text: str, files: Collection[str]) -> Iterator[Fault]:
         yield from _lengths(path, inside)
         if path.split("/", 1)[0] in LAYERS:
             yield from _bare_names(path, tree)
-        yield from _cited(path, text, inside, files)
+        yield from _path_faults(path, text, inside, files)
 
 
 @cache
@@ -184,7 +184,7 @@ def _bound_names(node: ast.AST) -> Iterator[str]:
             yield name
 
 
-def _cited(path: str, text: str, inside: Iterable[ast.AST], files: Collection[str]) -> Iterator[Fault]:
+def _path_faults(path: str, text: str, inside: Iterable[ast.AST], files: Collection[str]) -> Iterator[Fault]:
     """Yield a fault for each path in a comment or a docstring that does not exist in the repository.
 
     path, text, inside: of the module: its path, its content and its statements. files: all paths of the repository.
@@ -220,7 +220,7 @@ def _string_statements(inside: Iterable[ast.AST]) -> Iterator[tuple[int, str]]:
                 yield node.lineno, words
 
 
-def tracked(root: Path) -> list[str]:
+def tracked_files(root: Path) -> list[str]:
     """Return the paths, relative to `root`, of the files of a checkout that git knows or would add, without links.
 
     Raises CalledProcessError if `root` is no checkout.
@@ -232,7 +232,7 @@ def tracked(root: Path) -> list[str]:
 
 def main() -> int:
     """Print every fault of this tree to stderr. Return 1 if there is one, else 0."""
-    listed = tracked(ROOT)
+    listed = tracked_files(ROOT)
     files = {*listed, *(above.as_posix() for path in listed for above in PurePosixPath(path).parents)}
     found = [
         fault

@@ -20,7 +20,7 @@ from pathlib import Path
 from hack.images import debian, python_wheels
 from hack.images.__main__ import clean_commit
 from hack.images.bill import bill
-from hack.images.layer import Entry, packed
+from hack.images.layer import Entry, pack_layer
 from hack.images.oci import write
 from hack.images.recipes import IMAGES, LOCKS, USUAL, Sources, WrongPython
 from hack.images.wheels import ROOT, SOURCES, build
@@ -115,7 +115,7 @@ def images(release: Release) -> dict[str, str]:
         files = {
             str(path.relative_to(layout)): Entry(path.read_bytes()) for path in layout.rglob("*") if path.is_file()
         }
-        (release.into / f"{name}-{release.version}.oci.tar").write_bytes(packed(files)[0])
+        (release.into / f"{name}-{release.version}.oci.tar").write_bytes(pack_layer(files)[0])
         shutil.rmtree(layout)
         _write_json(release, f"{name}-image-{release.version}.cdx.json", bill(name, release.version))
     return digests
@@ -133,7 +133,7 @@ def plugin(release: Release) -> dict[str, str]:
     Returns {}: both are files of the release.
     """
     ours = sorted(release.into.glob("turnout-*.whl"))
-    needed = python_wheels.fetched(LOCKS / krew.LOCK, krew.PYTHON, release.sources.cache / "wheels")
+    needed = python_wheels.fetch_wheels(LOCKS / krew.LOCK, krew.PYTHON, release.sources.cache / "wheels")
     archive = release.into / krew.name(release.version)
     archive.write_bytes(krew.archive([*needed, *ours]))
     (release.into / "turnout.krew.yaml").write_text(krew.manifest(release.version, release.url, _sha256(archive)))

@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from hack.images.layer import Entry, packed
+from hack.images.layer import Entry, pack_layer
 from hack.images.wheels import ROOT
 
 CHART = "deploy/charts/turnout"
@@ -38,7 +38,7 @@ def archive() -> bytes:
     for path in filter(None, listed.stdout.decode().split("\0")):
         if (ROOT / path).is_file() and Path(path).name != ".helmignore":
             files[f"{about()['name']}/{Path(path).relative_to(CHART)}"] = Entry((ROOT / path).read_bytes())
-    return packed(files)[1]
+    return pack_layer(files)[1]
 
 
 def write(into: Path) -> Path:

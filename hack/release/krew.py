@@ -11,7 +11,7 @@ from pathlib import Path
 import yaml
 
 from hack.images import python_wheels
-from hack.images.layer import Entry, packed
+from hack.images.layer import Entry, pack_layer
 
 PYTHON = "3.11"
 LOCK = "demo.txt"  # the extra `cli`, with hashes
@@ -34,7 +34,7 @@ def archive(wheels: Iterable[Path]) -> bytes:
         if not wheel.name.startswith(_BUILD_TOOLS):
             files |= python_wheels.files(wheel, "lib", "bin", f"/usr/bin/env python{PYTHON}")
     libraries = {path: entry for path, entry in files.items() if path.startswith("lib/")}
-    return packed(libraries | {"kubectl-turnout": Entry(_PROGRAM.encode(), 0o755)})[1]
+    return pack_layer(libraries | {"kubectl-turnout": Entry(_PROGRAM.encode(), 0o755)})[1]
 
 
 def name(version: str) -> str:

@@ -37,7 +37,7 @@ def packages(locks: Mapping[str, str]) -> list[Package]:
     """
     found: dict[tuple[str, str], tuple[set[str], set[str]]] = {}
     for lock, text in locks.items():
-        for name, version, hashes in _pinned(lock, text):
+        for name, version, hashes in _pinned_packages(lock, text):
             where, known = found.setdefault((name, version), (set(), set()))
             where.add(lock)
             known.update(hashes)
@@ -65,7 +65,7 @@ def document(name: str, version: str, found: Iterable[Package], licences: Mappin
     }
 
 
-def _pinned(lock: str, text: str) -> Iterator[tuple[str, str, list[str]]]:
+def _pinned_packages(lock: str, text: str) -> Iterator[tuple[str, str, list[str]]]:
     """Yield (name, version, hashes) of each package that a lock file pins. lock: name of the file, for the message.
 
     The name is normalized. Raises BadLock for a package without a hash.

@@ -10,7 +10,7 @@ import pytest
 
 from hack.bench.autoscaler import cluster, feeder
 from hack.bench.autoscaler.cluster import GPU, PER_NODE, PODS
-from hack.bench.autoscaler.reaction import FORMS, ReactionPlan, measured
+from hack.bench.autoscaler.reaction import FORMS, ReactionPlan, measure_reactions
 from hack.bench.autoscaler.scene import JOBS, ClusterSize
 from hack.bench.autoscaler.scene import PODS as OF_DEFAULT
 
@@ -27,11 +27,11 @@ def test_an_autoscaler_takes_in_every_change_that_it_is_fed(tmp_path):
     dice = random.Random(2)
     made = cluster.built(60, 80, dice, waiters=2)
     feeder.write(tmp_path, made, islice(cluster.changes(made, dice), 900))
-    measured = feeder.run_fed_autoscaler(tmp_path)
-    assert (measured["changes"], measured["jobs"], measured["nodes"]) == (900, 62, 80)
-    assert measured["pods"] == len(made.objects[PODS])
-    assert measured["look_s"]
-    assert measured["peak_mib"] >= measured["mib"] > measured["before_mib"] / 2
+    measure_reactions = feeder.run_fed_autoscaler(tmp_path)
+    assert (measure_reactions["changes"], measure_reactions["jobs"], measure_reactions["nodes"]) == (900, 62, 80)
+    assert measure_reactions["pods"] == len(made.objects[PODS])
+    assert measure_reactions["look_s"]
+    assert measure_reactions["peak_mib"] >= measure_reactions["mib"] > measure_reactions["before_mib"] / 2
 
 
 @pytest.mark.real
@@ -39,7 +39,7 @@ def test_an_autoscaler_takes_in_every_change_that_it_is_fed(tmp_path):
 @pytest.mark.slow
 async def test_every_gang_brings_one_shrink_and_the_cluster_stays_full(control_plane):
     size = ClusterSize(jobs=12, workers=3, gpus=2, others=4)
-    found = await measured(
+    found = await measure_reactions(
         control_plane, size, ReactionPlan(singles=1, bursts=1, baselines=2, together=2), random.Random(5)
     )
     counts = {"floor": 2, "trivial": 2, **dict.fromkeys(FORMS, 1), **{f"{form}, bursts": 2 for form in FORMS}}

@@ -9,7 +9,7 @@ from hack.bench.__main__ import as_json, main, names_of_benchmarks, run_each, ru
 from hack.bench.placement import baselines, exact, instances, mixed_sizes, streams, trickling
 from hack.bench.placement.run import ours
 from hack.bench.support.measure import middle_ratio
-from hack.bench.support.outcome import MISSED, Outcome, Scale, Table, Target, combined
+from hack.bench.support.outcome import MISSED, Outcome, Scale, Table, Target, combine
 from tests.topology.world import fabric, room
 from turnout.topology.fabric import ring_cost
 
@@ -49,7 +49,7 @@ def test_two_figures_of_one_name_are_refused():
 
 def test_parts_are_combined_in_their_order_and_say_a_note_once():
     one, two = (Outcome(name, (), [Target(name, 1, "<=", 2)], ["load"], more={name: 1.0}) for name in "ab")
-    found = combined("both", one, two)
+    found = combine("both", one, two)
     assert ([each.name for each in found.targets], list(found.figures), found.notes) == (
         ["a", "b"],
         ["a", "b"],
@@ -114,7 +114,7 @@ def test_several_names_run_one_after_the_other_in_processes_of_their_own():
 
 
 def test_the_committed_streams_are_what_the_generator_makes():
-    assert streams.committed() == {seed: streams.generate(seed) for seed in streams.SEEDS}
+    assert streams.read_committed() == {seed: streams.generate(seed) for seed in streams.SEEDS}
 
 
 def test_a_stream_keeps_its_ceiling_and_its_sizes():

@@ -14,7 +14,7 @@ from hack.bench.__main__ import as_json
 from hack.bench.checkpoint.lower_bound import MemoryCopy, WarmMemory, split
 from hack.bench.checkpoint.plan import SceneResult
 from hack.bench.checkpoint.results import BROKE, CheckpointResults
-from hack.bench.checkpoint.run import LARGE, SMALL, SMALLEST, TINY, measured
+from hack.bench.checkpoint.run import LARGE, SMALL, SMALLEST, TINY, run_scenes
 from hack.bench.checkpoint.scenes.runner import SCENES
 from hack.bench.checkpoint.scenes.stalls import BASELINES, part
 from hack.bench.checkpoint.state import bytes_of, differ, make, tensors
@@ -55,7 +55,7 @@ def places(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def outcome(places):
-    return measured(SMALLEST, *places)
+    return run_scenes(SMALLEST, *places)
 
 
 @pytest.fixture(scope="module")
@@ -119,7 +119,7 @@ def test_a_ratio_is_of_the_best_of_one_scene():
 
 def test_what_broke_is_told():
     found = CheckpointResults({scene: SceneResult(faults={"ours": "OSError: no room"}) for scene in SCENES})
-    assert "first, ours: OSError: no room" in found.missing()
+    assert "first, ours: OSError: no room" in found.failures()
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 
 from hack.bench.controllers.audit import Audit, writes
 from hack.bench.controllers.results import ControllerResults
-from hack.bench.controllers.run import measured
+from hack.bench.controllers.run import compare_controllers
 from hack.bench.controllers.scene import WorkloadSize, jobs
 from hack.bench.controllers.sides import ControllerUsage
 from hack.bench.controllers.trials import ControllerTrial, IdleMeasurement
@@ -27,7 +27,7 @@ def test_requests_are_counted_by_their_sender_since_a_place(tmp_path):
     audit = Audit(tmp_path)
     log = tmp_path / "audit.log"
     log.write_text(line("turnout", "create", "pods") + "\n")
-    at = audit.at()
+    at = audit.size_bytes()
     later = [line("turnout", "create", "pods"), line("turnout", "patch", "pytorchjobs", "status")]
     later += [line("kwok/1", "delete", "pods"), line("turnout", "list", "pods")]
     with log.open("a") as more:
@@ -38,7 +38,7 @@ def test_requests_are_counted_by_their_sender_since_a_place(tmp_path):
 
 
 def test_a_log_that_is_not_there_yet_is_empty(tmp_path):
-    assert Audit(tmp_path).at() == 0
+    assert Audit(tmp_path).size_bytes() == 0
 
 
 def pod(type_, uid):
@@ -49,7 +49,7 @@ def pod(type_, uid):
 async def test_a_pod_is_replaced_when_another_of_its_name_is_seen():
     pods = WatchedPods()
     pods.note(pod("ADDED", "1"), 10.0)
-    seen = pods.replaced("a-worker-0")
+    seen = pods.replacement("a-worker-0")
     for at_s, event in enumerate([pod("MODIFIED", "1"), pod("DELETED", "1")], 11):
         pods.note(event, float(at_s))
         assert not seen.done()
@@ -91,7 +91,7 @@ def test_jobs_name_their_nodes_so_that_no_scheduler_is_needed():
 async def test_both_controllers_run_all_jobs_and_leave_nothing_of_them(tmp_path):
     audit = Audit(tmp_path)
     with ControlPlane(apiserver_flags=audit.flags()) as plane:
-        found = await measured(plane, audit, SIZE)
+        found = await compare_controllers(plane, audit, SIZE)
         async with plane.api() as api:
             left = [len((await api.get(f"/api/v1/namespaces/bench/{kind}"))["items"]) for kind in ("pods", "services")]
     for one in (*found.theirs, *found.ours):

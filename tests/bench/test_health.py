@@ -2,7 +2,7 @@
 
 import pytest
 
-from hack.bench.health.dlrover import blamed
+from hack.bench.health.dlrover import check_nodes
 from hack.bench.health.simulated_nodes import SimulatedNodes
 from hack.bench.health.trials import NodeFindings, Scene, innocents, judge_with_both_rules, ours, theirs
 
@@ -36,7 +36,7 @@ def pairs(groups):
     ],
 )
 def test_whom_dlrover_blames(cluster, second, bad):
-    found = blamed(cluster)
+    found = check_nodes(cluster)
     assert list(found.bad) == bad
     assert {pairs(groups) for groups in found.rounds[1:]} <= second
 
@@ -51,12 +51,12 @@ def test_whom_dlrover_blames(cluster, second, bad):
     ],
 )
 def test_whom_dlrover_calls_slow(cluster, slow):
-    assert list(blamed(cluster).slow) == slow
-    assert not blamed(cluster).bad
+    assert list(check_nodes(cluster).slow) == slow
+    assert not check_nodes(cluster).bad
 
 
 def test_a_floor_without_faults_has_one_round():
-    assert blamed(SimulatedNodes(7)).rounds == (((0, 1), (2, 3), (4, 5, 6)),)
+    assert check_nodes(SimulatedNodes(7)).rounds == (((0, 1), (2, 3), (4, 5, 6)),)
 
 
 FLOOR = SimulatedNodes(8, dead=some(0), tired=some(2), far=some(4), cut=some((6, 7)))
@@ -73,7 +73,7 @@ EXACT = NodeFindings(some(0), some(2), some(4), some((6, 7)))
     ],
 )
 def test_what_is_said_is_scored_by_what_is_true(findings, wrong, missed):
-    assert (findings.wrong(FLOOR), findings.missed(FLOOR)) == (wrong, missed)
+    assert (findings.count_false_reports(FLOOR), findings.count_missed(FLOOR)) == (wrong, missed)
     assert findings.exact(FLOOR) == (findings is EXACT)
 
 
@@ -81,5 +81,5 @@ def test_a_trial_scores_both():
     trial = judge_with_both_rules(Scene("small", 16, dead=2, tired=1, far=1, cut=1).draw_cluster(seed=3))
     assert ours(trial).exact(trial.cluster)
     assert innocents([ours(trial)], [trial]) == 0
-    assert theirs(trial).missed(trial.cluster) >= 1, "it does not look for links"
+    assert theirs(trial).count_missed(trial.cluster) >= 1, "it does not look for links"
     assert trial.suspects >= {f"n{number}" for number in trial.cluster.dead}

@@ -47,7 +47,7 @@ RELEASE = [
 
 def sent(*crossings, failed=0, bound_s=()):
     """Build what one seed gave."""
-    return StreamResult(crossings=list(crossings), bound_s=list(bound_s), failed=failed, patches=8, pods=4)
+    return StreamResult(crossings=list(crossings), bound_s=list(bound_s), failed_gangs=failed, patches=8, pods=4)
 
 
 def cell(way, apart, *of_seeds, kubernetes="1.35.4"):
@@ -81,7 +81,7 @@ def test_without_turnout_peers_one_line_says_not_run():
 
 
 def test_of_a_release_only_what_a_manager_outside_needs_is_installed():
-    found = kueue_objects.installed(RELEASE, 12_345)
+    found = kueue_objects.objects_of_release(RELEASE, 12_345)
     assert [(each["kind"], each["metadata"]["name"]) for each in found] == [
         ("Namespace", "kueue-system"),
         ("Secret", "kueue-webhook-server-cert"),
@@ -93,7 +93,7 @@ def test_of_a_release_only_what_a_manager_outside_needs_is_installed():
 
 
 def test_every_webhook_is_asked_at_the_port_of_the_manager():
-    found = {each["metadata"]["name"]: each for each in kueue_objects.installed(RELEASE, 12_345)}
+    found = {each["metadata"]["name"]: each for each in kueue_objects.objects_of_release(RELEASE, 12_345)}
     crd, hooks = found["workloads.kueue.x-k8s.io"], found["kueue-mutating-webhook-configuration"]
     asked = [crd["spec"]["conversion"]["webhook"], *hooks["webhooks"]]
     assert [each["clientConfig"]["service"]["port"] for each in asked] == [12_345, 12_345]
@@ -202,6 +202,6 @@ async def test_kueue_places_gangs_whole_and_their_room_is_free_again():
     if isinstance(peer, MissingKueue):
         pytest.skip(PREFIX + peer.reason)
     version, found = await kueue.send(peer, [120, 0, 120], 1, 0.0)
-    assert found.failed == 0
+    assert found.failed_gangs == 0
     assert [len(set(hosts)) for hosts in found.hosts] == [120, 120]
     assert version.startswith("v")

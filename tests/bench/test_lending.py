@@ -4,7 +4,7 @@ import pytest
 
 from hack.bench.lending.hpa import hpa
 from hack.bench.lending.run import SEEDS
-from hack.bench.lending.scenes import DRAWN, SCENES, ReplayTask, clusters, replayed
+from hack.bench.lending.scenes import DRAWN, SCENES, ReplayTask, clusters, replay_task
 from tests.autoscaler.world import job, world
 from turnout.autoscaler.model import JobState, Policy, Worker
 from turnout.simulator.replay import trace_files
@@ -23,12 +23,12 @@ def test_traces_that_are_there_are_replayed(tmp_path):
     (tmp_path / "itp").mkdir()
     (tmp_path / "itp" / "cluster06.csv").write_text("job_id,submission_time,duration,num_gpu\na,0,900,8\nb,60,900,1\n")
     assert clusters() == ["c06"]
-    assert replayed(ReplayTask("c06", SCENES[0], 0, 0)).jobs == 2
+    assert replay_task(ReplayTask("c06", SCENES[0], 0, 0)).jobs == 2
 
 
 @pytest.mark.parametrize("scene", SCENES, ids=lambda scene: scene.name)
 def test_every_scene_runs(scene):
-    found = replayed(ReplayTask("drawn-64", scene, SEEDS, 60))
+    found = replay_task(ReplayTask("drawn-64", scene, SEEDS, 60))
     assert (found.jobs, found.restarts > 0, found.looks_per_s > 0) == (60, True, True)
     assert (found.capture is None) is not scene.oracle
 

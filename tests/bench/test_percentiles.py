@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hack.bench.support.percentiles import interpolated, nearest_rank
+from hack.bench.support.percentiles import interpolated_percentile, nearest_rank
 
 VALUES = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=60)
 SHARES = st.sampled_from([0.0, 0.5, 0.9, 0.95, 0.99, 0.999, 1.0])
@@ -24,7 +24,7 @@ SHARES = st.sampled_from([0.0, 0.5, 0.9, 0.95, 0.99, 0.999, 1.0])
     ],
 )
 def test_each_definition(share, values, expected):
-    found = interpolated(values, share), nearest_rank(values, share)
+    found = interpolated_percentile(values, share), nearest_rank(values, share)
     assert found == pytest.approx(expected, nan_ok=True)
 
 

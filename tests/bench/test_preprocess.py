@@ -12,7 +12,7 @@ from hack.bench.preprocess import measure, sides, text
 from hack.bench.preprocess.corpus import Corpus
 from hack.bench.preprocess.measure import CommandFailed, Usage
 from hack.bench.preprocess.results import MergeResult, PreprocessFindings, PreprocessRunResult, tables, targets
-from hack.bench.preprocess.run import PreprocessPlan, measured
+from hack.bench.preprocess.run import PreprocessPlan, run_preprocessors
 from hack.bench.preprocess.sides import (
     AUTO,
     DATATROVE,
@@ -231,7 +231,7 @@ def test_a_command_that_fails_says_what_it_printed_last(tmp_path):
 def test_every_part_of_the_benchmark_runs_on_little_text(tmp_path, monkeypatch):
     monkeypatch.delenv("TURNOUT_PEERS", raising=False)
     plan = PreprocessPlan(2 * MB, MB, rounds=1, memory=((2 * MB, 2),), long_bytes=MB, long_rounds=1, merges=1)
-    outcome = measured(tmp_path, plan, full=False)
+    outcome = run_preprocessors(tmp_path, plan, full=False)
     assert len(outcome.tables) == 4
     assert {row[-1] for row in outcome.tables[0].rows} <= {"equal", "-"}
     assert f"{OLD}: not run: TURNOUT_PEERS names no folder." in outcome.notes

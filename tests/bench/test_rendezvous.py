@@ -38,7 +38,7 @@ def test_a_command_apart_leaves_the_machines_files_alone(tmp_path):
 
 def test_why_a_namespace_is_not_to_be_had_is_told(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert "unshare" in mount_namespace.permitted(NameSource.QUIET, tmp_path)
+    assert "unshare" in mount_namespace.why_not_permitted(NameSource.QUIET, tmp_path)
 
 
 def test_crowds_meet_and_outlive_one_of_them(tmp_path):

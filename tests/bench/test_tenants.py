@@ -5,7 +5,7 @@ import statistics
 import pytest
 
 from hack.bench.tenants import words_story
-from hack.bench.tenants.attacks import ATTACKS, nothing, plain
+from hack.bench.tenants.attacks import ATTACKS, no_attack, plain
 from hack.bench.tenants.lending_attacks import ATTACKS as ON_JOBS
 from hack.bench.tenants.lending_attacks import NONE
 from hack.bench.tenants.lending_story import LendingStory
@@ -20,7 +20,7 @@ def named(attacks, name):
 
 @pytest.mark.slow
 def test_gangs_wait_and_wait_longer_beside_a_priority_of_an_admin():
-    alone, beside = tell(SIZE, nothing), tell(SIZE, named(ATTACKS, "pods of a high PriorityClass").attack)
+    alone, beside = tell(SIZE, no_attack), tell(SIZE, named(ATTACKS, "pods of a high PriorityClass").attack)
     assert 10.0 < statistics.fmean(alone.wait_s) < statistics.fmean(beside.wait_s) / 1.2
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from hack.chaos import job_strikes
-from hack.chaos.__main__ import Asked
+from hack.chaos.__main__ import FaultSelection
 from hack.chaos.fault_kinds import OF_JOB, TITLES, Kind
 from hack.chaos.fault_schedule import Fault
 from hack.chaos.history import Record
@@ -100,7 +100,7 @@ def test_a_fault_of_the_job_that_hit_nobody_has_not_struck():
     ],
 )
 def test_what_is_asked_for_is_read(words, kinds, faults, named):
-    asked = Asked.of(words.split(","))
+    asked = FaultSelection.parse(words.split(","))
     assert (list(asked.kinds), list(asked.faults), list(asked.named)) == (kinds, faults, named)
 
 

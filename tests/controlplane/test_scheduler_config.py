@@ -44,7 +44,7 @@ def test_the_two_files_differ_only_in_profile_name_and_lease():
 
 def test_an_https_extender_without_a_ca_is_refused_by_the_loader():
     with pytest.raises(ValueError, match="needs the CA"):
-        scheduler_config.shipped("https://127.0.0.1:1")
+        scheduler_config.with_extender_url("https://127.0.0.1:1")
 
 
 @asynccontextmanager
@@ -95,7 +95,7 @@ async def test_the_shipped_file_asks_over_https_with_the_schedulers_certificate(
     trust.load_cert_chain(serving.cert, serving.key)
     trust.verify_mode = ssl.CERT_REQUIRED
     async with listener("node-005", trust) as (url, calls):
-        control_plane.start_scheduler(scheduler_config.shipped(url, control_plane.ca, client))
+        control_plane.start_scheduler(scheduler_config.with_extender_url(url, control_plane.ca, client))
         await api.create_all([make_pod("asks-for-gpus", 8), make_pod("asks-for-none", 0)])
         placed = await api.until("/api/v1/pods", bound(2))
     assert placed["asks-for-gpus"] == "node-005"
@@ -110,7 +110,7 @@ async def test_an_extender_not_signed_by_the_ca_is_not_asked_and_blocks_nobody(c
     trust = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     trust.load_cert_chain(serving.cert, serving.key)
     async with listener("node-005", trust) as (url, calls):
-        control_plane.start_scheduler(scheduler_config.shipped(url, control_plane.ca))
+        control_plane.start_scheduler(scheduler_config.with_extender_url(url, control_plane.ca))
         await api.create(make_pod("asks", 8))
         await api.until("/api/v1/pods", bound(1))
     assert calls == []
@@ -122,7 +122,7 @@ async def test_an_extender_not_signed_by_the_ca_is_not_asked_and_blocks_nobody(c
 @pytest.mark.asyncio
 async def test_pods_of_koord_scheduler_are_asked_about_under_that_name(control_plane, api):
     async with listener("node-002") as (url, calls):
-        config = scheduler_config.shipped(url, file=scheduler_config.SHIPPED_KOORDINATOR)
+        config = scheduler_config.with_extender_url(url, file=scheduler_config.SHIPPED_KOORDINATOR)
         control_plane.start_scheduler(config)
         await api.create_all([make_pod("theirs", 1, scheduler="koord-scheduler"), make_pod("nobodys", 1)])
         placed = await api.until("/api/v1/pods", bound(1))

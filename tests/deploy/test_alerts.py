@@ -6,7 +6,7 @@ import subprocess
 import pytest
 import yaml
 
-from hack.codegen.grafana.coverage import exported
+from hack.codegen.grafana.coverage import exported_series
 from hack.controlplane.tools import cache
 from tests.deploy.series_values import labels_of, values_of_label
 from tests.deploy.test_manifests import MANIFESTS
@@ -307,7 +307,7 @@ def test_promtool_accepts_the_alerts_and_each_has_a_test():
 
 
 def test_the_series_of_these_tests_are_those_that_the_code_exports():
-    metric_of = exported()
+    metric_of = exported_series()
     cases = [series for case in (*FIRES, *SILENT) for series in case.values[0]]
     for name, labels in (re.fullmatch(r"(\w+)(?:\{(.*)\})?", series).groups() for series in (*WELL, *cases)):
         if name == FOREIGN:

@@ -9,7 +9,7 @@ import pytest
 from hack.codegen.alerts import __main__ as alert_generator
 from hack.codegen.grafana import __main__ as generator
 from hack.codegen.grafana import coverage
-from hack.codegen.grafana.model import MAX_PANELS, Board, Limits, Panel, Query, Row, Viz, expanded
+from hack.codegen.grafana.model import MAX_PANELS, Board, Limits, Panel, Query, Row, Viz, expand_macros
 from hack.codegen.grafana.render import COLUMNS, PAGE_URL, dashboard
 from hack.lint.code_blocks import run_by
 from tests.deploy.grafana_schema import Dashboard
@@ -117,7 +117,7 @@ def test_a_table_names_the_values_of_each_query():
     ],
 )
 def test_macros(text, query):
-    assert expanded(text) == query
+    assert expand_macros(text) == query
 
 
 def test_a_board_has_twenty_panels_at_most():

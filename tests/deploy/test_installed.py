@@ -68,7 +68,7 @@ async def test_the_installed_extender_and_config_land_a_gang_under_one_leaf(cont
         command = [sys.executable, "-m", "turnout.scheduler_ext", *arguments]
         control_plane.start_program("extender", command, f"http://{probes}/readyz")
         client = Pair(certificates / "scheduler.crt", certificates / "scheduler.key")
-        config = scheduler_config.shipped(f"https://{verbs}", certificates / "ca.crt", client)
+        config = scheduler_config.with_extender_url(f"https://{verbs}", certificates / "ca.crt", client)
         control_plane.start_scheduler(config)
         await api.create_all(koordinator_gang("ring", 4))
         placed = await api.until("/api/v1/pods", bound(4))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from hack.codegen.translations import FOLDER, ROOT, NoSource, digest, noticed, read, sources, translated
+from hack.codegen.translations import FOLDER, ROOT, NoSource, digest, read, sources, with_notice, with_present_digests
 
 PAGES = {page.relative_to(ROOT).as_posix(): page.read_text() for page in sorted(FOLDER.glob("*.md"))}
 THEN = "# A page\n\nIt says this.\n"
@@ -13,7 +13,7 @@ NOTICE = "> **英文版之后有改动**：[docs/jobs.md](../jobs.md)。两者�
 @pytest.mark.parametrize(("page", "text"), PAGES.items(), ids=list(PAGES))
 def test_a_chinese_page_tells_whether_it_is_old(page, text):
     assert sources(page, text)
-    assert text == noticed(page, text, read), "python -m hack.codegen.translations --write"
+    assert text == with_notice(page, text, read), "python -m hack.codegen.translations --write"
 
 
 @pytest.mark.parametrize(
@@ -26,17 +26,17 @@ def test_a_chinese_page_tells_whether_it_is_old(page, text):
     ],
 )
 def test_a_notice_comes_when_the_english_words_change(now, has_notice):
-    text = noticed("docs/zh/jobs.md", ZH, lambda _: now)
+    text = with_notice("docs/zh/jobs.md", ZH, lambda _: now)
     assert text == (ZH.replace("# 一页\n\n", f"# 一页\n\n{NOTICE}") if has_notice else ZH)
-    assert noticed("docs/zh/jobs.md", text, lambda _: now) == text, "written once"
-    assert noticed("docs/zh/jobs.md", text, lambda _: THEN) == ZH, "and taken away"
+    assert with_notice("docs/zh/jobs.md", text, lambda _: now) == text, "written once"
+    assert with_notice("docs/zh/jobs.md", text, lambda _: THEN) == ZH, "and taken away"
 
 
 def test_who_brings_a_page_up_to_date_takes_the_notice_away():
-    old = noticed("docs/zh/jobs.md", ZH, lambda _: "# A page\n\nIt says that.\n")
-    new = translated("docs/zh/jobs.md", old, lambda _: "# A page\n\nIt says that.\n")
+    old = with_notice("docs/zh/jobs.md", ZH, lambda _: "# A page\n\nIt says that.\n")
+    new = with_present_digests("docs/zh/jobs.md", old, lambda _: "# A page\n\nIt says that.\n")
     assert "英文版之后有改动" not in new
-    assert noticed("docs/zh/jobs.md", new, lambda _: "# A page\n\nIt says that.\n") == new
+    assert with_notice("docs/zh/jobs.md", new, lambda _: "# A page\n\nIt says that.\n") == new
 
 
 def test_a_page_that_names_no_english_page_is_a_fault():

@@ -71,7 +71,7 @@ class Stage:
     def start_scheduler(self, port=None, shipped=scheduler_config.SHIPPED, **options):
         """Start kube-scheduler with the shipped configuration, its extender's address filled in."""
         port = port or self.extenders["extender"]
-        config = scheduler_config.shipped(f"http://127.0.0.1:{port}", file=shipped)
+        config = scheduler_config.with_extender_url(f"http://127.0.0.1:{port}", file=shipped)
         self.plane.start_scheduler(config, **options)
 
     async def submit(self, *objects):

@@ -95,7 +95,7 @@ async def test_the_shipped_configuration_speaks_mtls_with_the_extender(stage, tm
     client = authority.user("system:kube-scheduler", ())
     tls = ("--tls-cert", str(server.cert), "--tls-key", str(server.key), "--client-ca", str(authority.ca))
     port = stage.start_extender("extender", *tls)
-    stage.plane.start_scheduler(scheduler_config.shipped(f"https://127.0.0.1:{port}", authority.ca, client))
+    stage.plane.start_scheduler(scheduler_config.with_extender_url(f"https://127.0.0.1:{port}", authority.ca, client))
     await stage.submit(*cluster.volcano_gang("bert", 4, notes={labels.TOPOLOGY: "required"}))
     assert len(stage.leaves(await stage.landed("bert", 4))) == 1
     assert stage.metric('turnout_extender_requests_total{outcome="answered",verb="filter"}') >= 4

@@ -145,11 +145,11 @@ async def test_koord_scheduler_keeps_a_gang_under_one_leaf(stage, nominate, tmp_
     port = stage.start_extender()
     if nominate:
         stage.start_nominator("nominator", "--scheduler-name", "koord-scheduler")
-    config = scheduler_config.shipped(f"http://127.0.0.1:{port}", file=scheduler_config.SHIPPED_KOORDINATOR)
+    config = scheduler_config.with_extender_url(f"http://127.0.0.1:{port}", file=scheduler_config.SHIPPED_KOORDINATOR)
     enabled = {"enabled": [{"name": "Coscheduling"}]}
     config["profiles"][0]["plugins"] = dict.fromkeys(COSCHEDULING, enabled)
     filled = tmp_path / "koord.yaml"  # as the administrator: koordinator's own roles are not installed here
-    filled.write_text(yaml.safe_dump(scheduler_config.connected(config, stage.plane.kubeconfig)))
+    filled.write_text(yaml.safe_dump(scheduler_config.with_connection(config, stage.plane.kubeconfig)))
     (secure,) = free_ports(1)
     command = [str(peer("koord-scheduler")), f"--config={filled}", "--bind-address=127.0.0.1"]
     stage.plane.start_program("koord-scheduler", [*command, f"--secure-port={secure}", f"--cert-dir={tmp_path}"])

@@ -13,7 +13,7 @@ import yaml
 
 from hack.images import debian, python_wheels
 from hack.images.bill import bill
-from hack.images.layer import Entry, packed
+from hack.images.layer import Entry, pack_layer
 from hack.images.oci import REFERENCE, Image, config, config_and_layers, digest, write
 from hack.images.recipes import CONTROLLERS, LAUNCHER, LOCK_OF, USER, layer
 from hack.images.wheels import ROOT
@@ -28,8 +28,8 @@ def members(tar):
 
 def test_a_layer_is_a_function_of_its_files_whatever_their_order():
     files = {"b/x": Entry(b"1", 0o755), "a": Entry(link="b/x"), "tmp": Entry(mode=0o1777, folder=True)}
-    plain, gzipped = packed(files)
-    assert packed(dict(reversed(files.items()))) == (plain, gzipped)
+    plain, gzipped = pack_layer(files)
+    assert pack_layer(dict(reversed(files.items()))) == (plain, gzipped)
     found = members(gzipped)
     assert list(found) == ["a", "b", "b/x", "tmp"]
     assert {(each.uid, each.gid, each.uname, each.mtime) for each in found.values()} == {(0, 0, "", 1_767_225_600)}
@@ -60,7 +60,7 @@ def test_a_configuration_says_who_runs_what(image):
     told = config(image)
     assert told["config"]["User"] == "65532:65532"
     assert told["config"]["Env"] == ["PATH=/bin"]
-    assert told["rootfs"]["diff_ids"] == [digest(packed({"etc/word": Entry(b"hello")})[0])]
+    assert told["rootfs"]["diff_ids"] == [digest(pack_layer({"etc/word": Entry(b"hello")})[0])]
 
 
 def deb(**files):
@@ -107,7 +107,7 @@ def test_a_package_that_a_mirror_exchanged_is_refused(tmp_path, monkeypatch):
     (tmp_path / "pool").write_bytes(b"another")
     monkeypatch.setenv(debian.MIRROR_ENV, tmp_path.as_uri())
     with pytest.raises(debian.NoPackage, match=r"a 1: file:.* has SHA-256 \w+, not 00"):
-        debian.fetched(debian.Deb("a", "1", "00", "pool"), tmp_path / "cache")
+        debian.fetch_package(debian.Deb("a", "1", "00", "pool"), tmp_path / "cache")
 
 
 def test_the_lock_of_debian_pins_each_package_that_is_wanted():
@@ -144,10 +144,10 @@ def test_wheels_that_are_cached_with_their_hashes_are_not_fetched_again(tmp_path
     wheel.write_bytes(b"its content")
     lock = tmp_path / "lock.txt"
     lock.write_text(f"turnout-unpublished==1 \\\n    --hash=sha256:{digest(b'its content').removeprefix('sha256:')}\n")
-    assert python_wheels.fetched(lock, "3.11", tmp_path / "cache") == [wheel]
+    assert python_wheels.fetch_wheels(lock, "3.11", tmp_path / "cache") == [wheel]
     wheel.write_bytes(b"another content")
     with pytest.raises(subprocess.CalledProcessError):
-        python_wheels.fetched(lock, "3.11", tmp_path / "cache")
+        python_wheels.fetch_wheels(lock, "3.11", tmp_path / "cache")
 
 
 def test_a_bill_of_materials_names_wheels_and_debian_packages_by_hash():

@@ -50,7 +50,7 @@ async def record() -> dict[str, bytes]:
     with ControlPlane() as plane:
         async with plane.api() as api:
             await api.create_all(cluster.make_node(name, f"10.0.0.{at}", GPUS) for at, name in enumerate(NODES))
-            config = scheduler_config.shipped(f"http://127.0.0.1:{port}")
+            config = scheduler_config.with_extender_url(f"http://127.0.0.1:{port}")
             await asyncio.to_thread(plane.start_scheduler, config)
             await api.create_all(cluster.volcano_gang("bert", GANG))
             await api.until("/api/v1/namespaces/default/pods?labelSelector=gang%3Dbert", cluster.bound(GANG), WITHIN_S)

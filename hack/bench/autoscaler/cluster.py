@@ -54,7 +54,7 @@ def built(jobs: int, nodes: int, rng: random.Random, waiters: int = 0) -> Cluste
         cluster.put(NODES, node(number))
     for number in range(NAMESPACES):
         cluster.put(QUOTAS, quota(f"team-{number}", nodes * PER_NODE // NAMESPACES * 2))
-    for number, (minimum, gpus, on) in enumerate(_filled(jobs, nodes, rng)):
+    for number, (minimum, gpus, on) in enumerate(fill_jobs(jobs, nodes, rng)):
         job = cluster.put(JOBS, indexed_job(number, len(on), minimum, MAX_WORKERS, gpus))
         for index, at in enumerate(on):
             cluster.put(PODS, worker(job, index, gpus, at))
@@ -65,7 +65,7 @@ def built(jobs: int, nodes: int, rng: random.Random, waiters: int = 0) -> Cluste
     return cluster
 
 
-def _filled(jobs: int, nodes: int, rng: random.Random) -> list[tuple[int, int, list[int]]]:
+def fill_jobs(jobs: int, nodes: int, rng: random.Random) -> list[tuple[int, int, list[int]]]:
     """Return (minimum, GPUs of a worker, number of each worker's node) of every job that got a worker.
 
     Each of `jobs` jobs gets up to two workers; then they grow while there is room, as in a cluster that lends idle

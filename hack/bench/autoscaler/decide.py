@@ -20,8 +20,8 @@ from pathlib import Path
 import numpy as np
 
 from hack.bench.autoscaler import cluster, feeder
-from hack.bench.support.outcome import Outcome, Scale, Table, Target, combined
-from hack.bench.support.percentiles import interpolated
+from hack.bench.support.outcome import Outcome, Scale, Table, Target, combine
+from hack.bench.support.percentiles import interpolated_percentile
 from turnout.autoscaler.__main__ import freeze_objects
 from turnout.autoscaler.capacity import Capacity
 from turnout.autoscaler.decide import decide
@@ -45,12 +45,12 @@ def measure(scale: Scale) -> Outcome:
     """
     rows = []
     for scene in SCENES:
-        times, steps = zip(*_timed(scene, scale.pick(RUNS, 10, 1)), strict=True)
+        times, steps = zip(*_time_decisions(scene, scale.pick(RUNS, 10, 1)), strict=True)
         rows.append((scene, *_ms(times), len(times), statistics.mean(steps)))
     columns = {"cluster": "", **MS, "times": "d", "jobs changed": ".0f"}
     slowest_ms = max(row[2] for row in rows)
     jobs, nodes = scale.pick((JOBS, NODES), (JOBS, NODES), (20, 25))
-    return combined(
+    return combine(
         "decide",
         Outcome(
             "a full decision",
@@ -58,16 +58,16 @@ def measure(scale: Scale) -> Outcome:
             [Target("p99 of a full decision, ms, worst scene", slowest_ms, "<=", 50)],
             [f"{JOBS:,} jobs, {NODES * PER_NODE:,} GPUs on {NODES:,} nodes, {QUEUES} queues."],
         ),
-        _fed(jobs, nodes, scale.pick(40_000, 12_000, 4_000)),
+        _time_changes(jobs, nodes, scale.pick(40_000, 12_000, 4_000)),
     )
 
 
 def _ms(times_s: Sequence[float]) -> tuple[float, float]:
     """Return (median, 99th percentile) of the times in milliseconds. times_s: at least one, in seconds."""
-    return statistics.median(times_s) * 1e3, interpolated(times_s, 0.99) * 1e3
+    return statistics.median(times_s) * 1e3, interpolated_percentile(times_s, 0.99) * 1e3
 
 
-def _fed(jobs: int, nodes: int, changes: int) -> Outcome:
+def _time_changes(jobs: int, nodes: int, changes: int) -> Outcome:
     """Run an autoscaler in its own process, which reads `changes` changes of a full cluster in which a few jobs always
     wait. Return its times and memory as an outcome.
     """
@@ -98,7 +98,7 @@ def _fed(jobs: int, nodes: int, changes: int) -> Outcome:
     )
 
 
-def _timed(scene: str, runs: int) -> Iterator[tuple[float, int]]:
+def _time_decisions(scene: str, runs: int) -> Iterator[tuple[float, int]]:
     """Yield (seconds, number of changed jobs) of each of `runs` decisions. Every fourth one has a new cluster.
 
     scene: one of SCENES.
@@ -129,9 +129,9 @@ def _cluster(scene: str, rng: random.Random) -> Observation:
     next_free = _filler(free, takes)
     jobs = [_job(number, rng, shapes, next_free) for number in range(JOBS)]
     if scene == "a tenth is free":
-        jobs = [_smaller(each, takes, free) if rng.random() < 0.1 else each for each in jobs]
+        jobs = [_shrink_job(each, takes, free) if rng.random() < 0.1 else each for each in jobs]
     if scene == "a hundred wait":
-        jobs[:100] = [_waiting(each) for each in jobs[:100]]
+        jobs[:100] = [_without_workers(each) for each in jobs[:100]]
         free[:, 0] = 0
     admits = {shape: np.ones(NODES, dtype=bool) for shape in shapes}
     used: dict[str, int] = {}
@@ -193,7 +193,7 @@ def _job(
     return JobState(job, tuple(Worker(index, row) for index, row in enumerate(rows)))
 
 
-def _smaller(job_state: JobState, takes: dict[PodShape, np.ndarray], free: np.ndarray) -> JobState:
+def _shrink_job(job_state: JobState, takes: dict[PodShape, np.ndarray], free: np.ndarray) -> JobState:
     """Return a job shrunk to its minimum; add the amounts of the workers that left to `free`.
 
     takes: amounts that a pod of each shape takes. free: free amounts of each node, which are changed in place.
@@ -204,7 +204,7 @@ def _smaller(job_state: JobState, takes: dict[PodShape, np.ndarray], free: np.nd
     return replace(job_state, job=replace(job_state.job, replicas=max(1, len(remaining))), workers=remaining)
 
 
-def _waiting(job_state: JobState) -> JobState:
+def _without_workers(job_state: JobState) -> JobState:
     """Return the job without workers, so that it waits for its minimum."""
     minimum = job_state.job.bounds.minimum
     return replace(job_state, job=replace(job_state.job, replicas=minimum), workers=())

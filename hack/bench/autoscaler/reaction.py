@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from statistics import median
 
 from hack.bench.autoscaler.scene import ClusterSize
-from hack.bench.autoscaler.testbed import Testbed, opened
-from hack.bench.support.outcome import Outcome, Scale, Table, Target, combined
-from hack.bench.support.percentiles import interpolated
+from hack.bench.autoscaler.testbed import Testbed, open_testbed
+from hack.bench.support.outcome import Outcome, Scale, Table, Target, combine
+from hack.bench.support.percentiles import interpolated_percentile
 from hack.controlplane.plane import ControlPlane
 
 SIZE = ClusterSize(jobs=1000, workers=4, gpus=1)
@@ -65,24 +65,26 @@ def measure(scale: Scale) -> Outcome:
         large = asyncio.run(one_plane(LARGE, LARGE_PLAN))
         name = f"peak MiB of the autoscaler, {LARGE.jobs:,} jobs and {LARGE.nodes * 8:,} GPUs"
         outcomes.append(_outcome(large, LARGE, [Target(name, large.peak_mib, "<=", 400)]))
-    return combined("reaction", *outcomes)
+    return combine("reaction", *outcomes)
 
 
 async def one_plane(size: ClusterSize, plan: ReactionPlan) -> ReactionResults:
     """Run the measurement on a new control plane, which is stopped afterwards. Return the times."""
     plane = await asyncio.to_thread(ControlPlane().start)
     try:
-        return await measured(plane, size, plan, random.Random(1))
+        return await measure_reactions(plane, size, plan, random.Random(1))
     finally:
         await asyncio.to_thread(plane.stop)
 
 
-async def measured(plane: ControlPlane, size: ClusterSize, plan: ReactionPlan, rng: random.Random) -> ReactionResults:
+async def measure_reactions(
+    plane: ControlPlane, size: ClusterSize, plan: ReactionPlan, rng: random.Random
+) -> ReactionResults:
     """Create the cluster on an empty control plane, start the autoscaler, and measure how soon jobs shrink for gangs.
 
     Return the times. plan: how many gangs come. rng: chooses pauses.
     """
-    async with opened(plane, size, rng) as testbed:
+    async with open_testbed(plane, size, rng) as testbed:
         times = {"floor": await testbed.floor(plan.baselines), "trivial": await testbed.trivial(plan.baselines)}
         start_s = await testbed.start_autoscaler()
         for form in FORMS:
@@ -128,7 +130,7 @@ def _outcome(found: ReactionResults, size: ClusterSize, targets: Sequence[Target
         if times:
             form, _, more = name.partition(", ")
             word = _WORDS.get(form, f"PodGroup that is {form}") + (f", {more}" if more else "")
-            high = (interpolated(times, share) for share in (0.9, 0.99))
+            high = (interpolated_percentile(times, share) for share in (0.9, 0.99))
             ms = [each * 1e3 for each in (median(times), *high, max(times))]
             rows.append((f"{size.jobs:,} jobs: {word}", len(times), *ms))
     columns = {"what": "", "times": "d", "median": ".1f", "p90": ".1f", "p99": ".1f", "most": ".1f"}
@@ -144,8 +146,10 @@ def _targets(found: ReactionResults, where: str) -> Iterator[Target]:
     of = found.times_s
     pods = [*of["pods"], *of["pods, bursts"]]
     reaction_s = [took for form in groups for name in (form, f"{form}, bursts") for took in of[name]]
-    yield Target(f"p99 with {where}, pods of a gang, s", interpolated(pods, 0.99), "<=", 1)
-    yield Target(f"p99 with {where}, PodGroups Pending and Inqueue, s", interpolated(reaction_s, 0.99), "<=", 1)
+    yield Target(f"p99 with {where}, pods of a gang, s", interpolated_percentile(pods, 0.99), "<=", 1)
+    yield Target(
+        f"p99 with {where}, PodGroups Pending and Inqueue, s", interpolated_percentile(reaction_s, 0.99), "<=", 1
+    )
 
 
 def _note(found: ReactionResults, size: ClusterSize) -> str:

@@ -216,14 +216,14 @@ class Testbed:
 
 
 @asynccontextmanager
-async def opened(plane: ControlPlane, size: ClusterSize, rng: random.Random) -> AsyncIterator[Testbed]:
+async def open_testbed(plane: ControlPlane, size: ClusterSize, rng: random.Random) -> AsyncIterator[Testbed]:
     """Create the cluster and start the watches; stop them at the end of the block. rng: chooses pauses."""
     async with plane.api() as api:
         await api.create(scene.group_crd())
         await api.create_all(scene.nodes(size))
         jobs = await api.create_all(scene.jobs(size))
         await api.create_all(scene.pods(size, jobs))
-        await api.served(GROUPS)
+        await api.await_served(GROUPS)
         watch_record = WatchRecord(sizes={job["metadata"]["name"]: size.workers for job in jobs})
         watched = ((JOBS, watch_record.note_job), (PODS, watch_record.note), (GROUPS, watch_record.note))
         async with asyncio.TaskGroup() as group:

@@ -51,7 +51,7 @@ def measure(scale: Scale) -> Outcome:
     plane = ControlPlane().start()
     try:
         with tempfile.TemporaryDirectory() as compiled:
-            return _outcome(size, asyncio.run(measured(plane, size, compiled)), asyncio.run(help_cpu_s(compiled)))
+            return _outcome(size, asyncio.run(time_questions(plane, size, compiled)), asyncio.run(help_cpu_s(compiled)))
     finally:
         plane.stop()
 
@@ -71,7 +71,7 @@ async def help_cpu_s(compiled: str) -> Timed:
     return cpu_s
 
 
-async def measured(plane: ControlPlane, size: ClusterSize, compiled: str) -> Timed:
+async def time_questions(plane: ControlPlane, size: ClusterSize, compiled: str) -> Timed:
     """Fill a cluster and time each question TIMES times, in turn, after one run of each that does not count.
 
     Return the wall seconds of each question, and the CPU seconds of each `why` under "CPU of " and its name. compiled:

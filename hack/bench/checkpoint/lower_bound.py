@@ -82,10 +82,10 @@ def split(pieces: Sequence[Piece], shares: int) -> list[list[Piece]]:
     """Split pieces (target, source, bytes) into `shares` lists of equal size, to within a page. Their order stays."""
     total = sum(length for _, _, length in pieces)
     cuts = [total * at // shares // _PAGE * _PAGE for at in range(shares)] + [total]
-    return [list(_between(pieces, begin, end)) for begin, end in pairwise(cuts)]
+    return [list(_pieces_in_range(pieces, begin, end)) for begin, end in pairwise(cuts)]
 
 
-def _between(pieces: Sequence[Piece], begin: int, end: int) -> Iterable[Piece]:
+def _pieces_in_range(pieces: Sequence[Piece], begin: int, end: int) -> Iterable[Piece]:
     """Yield the parts of the pieces that lie in a range. begin, end: byte offsets in the concatenated pieces."""
     at = 0
     for target, source, length in pieces:

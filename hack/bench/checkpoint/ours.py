@@ -42,7 +42,7 @@ class TurnoutSaver:
         state: Any = found.state
         return found.step, state
 
-    def persisted(self) -> int:
+    def newest_stored_step(self) -> int:
         """Return the newest step in storage; -1 for none."""
         return self._checkpointer.stats().persisted
 

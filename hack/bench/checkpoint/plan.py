@@ -46,7 +46,7 @@ class SceneResult:
     figures: dict[str, float] = field(default_factory=dict)  # by name; all but times
     faults: dict[str, str] = field(default_factory=dict)  # by name of a saver: its exception, as text
 
-    def timed(self, name: str, call: Callable[[], object]) -> None:
+    def time(self, name: str, call: Callable[[], object]) -> None:
         """Call `call`, and store its time under `name`, such as that of a saver."""
         self.keep(name, took_s(call))
 

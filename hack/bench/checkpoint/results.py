@@ -29,7 +29,7 @@ from hack.bench.checkpoint.scenes.stalls import (
     TOUCHED,
     UNPREPARED,
     floor,
-    of,
+    time_name,
 )
 from hack.bench.support.outcome import Table, Target
 
@@ -76,7 +76,12 @@ class CheckpointResults:
             Target("first save / floor 1", self.ratio("first", OURS, one), "<=", 1.5),
             Target("steady save, blocking / floor 2", self.ratio("steady", OURS, two), "<=", 1.08),
             Target("steady save, overlapped / floor 1", self.ratio("overlapped", OURS, one), "<=", 0.15),
-            Target("a step while it is copied / alone", self.ratio("overlapped", of(OURS, BESIDE), ALONE), "<=", 1.05),
+            Target(
+                "a step while it is copied / alone",
+                self.ratio("overlapped", time_name(OURS, BESIDE), ALONE),
+                "<=",
+                1.05,
+            ),
             Target(f"{CHANGED:.0%} not frozen / floor 2", self.ratio("steady", FROZEN, two), "<=", 0.10),
             Target("saves taken during a persist", self.save_success_share(), ">=", 1.0),
             Target("step rate during a persist / alone", self.ratio("persisted", PLAIN, OURS), ">=", 0.97),
@@ -89,13 +94,13 @@ class CheckpointResults:
     def tables(self) -> list[Table]:
         """Return the tables. A saver that failed has a row that says so."""
         one, two, part = floor(1), floor(2), floor(2, CHANGED)
-        first = [one, two, *BASELINES, of(SHIPPED, SECOND), OURS, TOUCHED, of(OURS, PREPARE), UNPREPARED]
+        first = [one, two, *BASELINES, time_name(SHIPPED, SECOND), OURS, TOUCHED, time_name(OURS, PREPARE), UNPREPARED]
         steady = [one, two, part, *(name for name in BASELINES if name != SHIPPED), OURS, FROZEN, FIXED]
         copied = (BARE, REUSED, BLOCKING, OURS)
-        slowed = [one, *copied, *(of(name, BUSY) for name in copied)]
-        columns = [ALONE, *(of(name, BESIDE) for name in copied)]
-        persisted = [PLAIN, REUSED, OURS, of(REUSED, PERSIST), of(OURS, PERSIST)]
-        own = [of(name, OWN) for name in (one, two, *OTHERS, OURS)]
+        slowed = [one, *copied, *(time_name(name, BUSY) for name in copied)]
+        columns = [ALONE, *(time_name(name, BESIDE) for name in copied)]
+        persisted = [PLAIN, REUSED, OURS, time_name(REUSED, PERSIST), time_name(OURS, PERSIST)]
+        own = [time_name(name, OWN) for name in (one, two, *OTHERS, OURS)]
         return [
             self._table("first", "first save: training stands still", first, {"": one}),
             self._table(
@@ -130,7 +135,7 @@ class CheckpointResults:
         """
         result = self.scenes[scene]
         times = result.times_s.get(name, [])
-        equal = "loaded again, equal" if result.figures.get(of(name, EQUAL)) else ""
+        equal = "loaded again, equal" if result.figures.get(time_name(name, EQUAL)) else ""
         check = equal if times else BROKE
         best_ms, median_ms = result.best_s(name) * 1e3, result.median_s(name) * 1e3
         return (name, len(times), best_ms, median_ms, self.ratio(scene, name, reference), f"x {reference}", check)
@@ -158,9 +163,9 @@ class CheckpointResults:
 
     def _equal_in_other_worlds(self) -> float:
         """Return 1 if loads in other worlds were equal to dcp.load, NaN if they were not compared."""
-        return self.scenes["worlds"].figures.get(of(OURS, EQUAL), math.nan)
+        return self.scenes["worlds"].figures.get(time_name(OURS, EQUAL), math.nan)
 
-    def missing(self) -> list[str]:
+    def failures(self) -> list[str]:
         """Return a line for each saver that failed: scene, name and reason."""
         return sorted(
             f"{scene}, {name}: {why}" for scene, result in self.scenes.items() for name, why in result.faults.items()

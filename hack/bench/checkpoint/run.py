@@ -18,7 +18,7 @@ from pathlib import Path
 
 from hack.bench.checkpoint.plan import BenchmarkFolders, CheckpointPlan
 from hack.bench.checkpoint.results import CheckpointResults
-from hack.bench.checkpoint.scenes.runner import played
+from hack.bench.checkpoint.scenes.runner import run_in_child
 from hack.bench.checkpoint.state import ModelSize
 from hack.bench.support.measure import load_note
 from hack.bench.support.outcome import Outcome, Scale
@@ -74,22 +74,22 @@ SMALLEST = CheckpointPlan(
 
 def run(scale: Scale) -> Outcome:
     """Measure everything."""
-    return measured(scale.pick(FULL, QUICK, SMALLEST))
+    return run_scenes(scale.pick(FULL, QUICK, SMALLEST))
 
 
-def measured(plan: CheckpointPlan, memory: Path = MEMORY, disk: Path = DISK) -> Outcome:
+def run_scenes(plan: CheckpointPlan, memory: Path = MEMORY, disk: Path = DISK) -> Outcome:
     """Run all scenes in new folders below `memory` and `disk`, which are removed afterwards, also after a signal."""
     with ExitStack() as ends:
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGTERM, signal.SIGHUP):
-                ends.callback(signal.signal, number, signal.signal(number, _ended))
+                ends.callback(signal.signal, number, signal.signal(number, _exit_on_signal))
         folders = []
         for parent in (memory, disk):
             folders.append(Path(tempfile.mkdtemp(prefix="turnout-bench-", dir=parent)))
             ends.callback(_remove, folders[-1])
-        found = CheckpointResults(played(plan, BenchmarkFolders(*folders)))
+        found = CheckpointResults(run_in_child(plan, BenchmarkFolders(*folders)))
     notes = [
-        *found.missing(),
+        *found.failures(),
         f"Baseline: torch {metadata.version('torch')}, as many threads as there are cores where nothing else runs.",
         "floor 1, floor 2: memcpy of the same tensors by 1 and 2 plain threads, in turn with the rest of its table.",
         load_note(),
@@ -98,7 +98,7 @@ def measured(plan: CheckpointPlan, memory: Path = MEMORY, disk: Path = DISK) -> 
     return Outcome(title, found.tables(), found.targets(), notes)
 
 
-def _ended(number: int, frame: object) -> None:
+def _exit_on_signal(number: int, frame: object) -> None:
     raise SystemExit(128 + number)
 
 

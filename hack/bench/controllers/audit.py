@@ -54,7 +54,7 @@ class Audit:
         files = (f"--audit-policy-file={self._policy}", f"--audit-log-path={self._log}")
         return (*files, f"--audit-log-maxsize={never}")
 
-    def at(self) -> int:
+    def size_bytes(self) -> int:
         """Return the present size of the log in bytes, for `since`; 0 if it does not exist yet."""
         return self._log.stat().st_size if self._log.exists() else 0
 

@@ -9,7 +9,7 @@ from hack.bench.controllers.scene import WorkloadSize
 from hack.bench.controllers.trials import ControllerTrial, IdleMeasurement
 from hack.bench.support.measure import load_note, middle, middle_ratio
 from hack.bench.support.outcome import Outcome, Table, Target
-from hack.bench.support.percentiles import interpolated
+from hack.bench.support.percentiles import interpolated_percentile
 
 _MEASURES: dict[str, Callable[[ControllerTrial, WorkloadSize], float]] = {
     "seconds until all are Running": lambda one, size: one.running_s,
@@ -17,7 +17,7 @@ _MEASURES: dict[str, Callable[[ControllerTrial, WorkloadSize], float]] = {
     "peak MiB": lambda one, size: one.used.peak_mib,
     "requests a job": lambda one, size: one.requests.total() / size.jobs,
     "seconds until the children of all jobs are gone": lambda one, size: one.all_deleted_s,
-    "ms from a lost pod to its replacement, p99": lambda one, size: interpolated(one.lost_s, 0.99) * 1e3,
+    "ms from a lost pod to its replacement, p99": lambda one, size: interpolated_percentile(one.lost_s, 0.99) * 1e3,
 }
 _LOST = "ms from a lost pod to its replacement, p99"  # its target is a time, not a ratio
 _DELETED = "ms from a job's deletion until its children are gone"

@@ -42,12 +42,12 @@ async def measure(size: WorkloadSize) -> ControllerResults:
         audit = Audit(Path(folder))
         plane = await asyncio.to_thread(ControlPlane(apiserver_flags=audit.flags()).start)
         try:
-            return await measured(plane, audit, size)
+            return await compare_controllers(plane, audit, size)
         finally:
             await asyncio.to_thread(plane.stop)
 
 
-async def measured(plane: ControlPlane, audit: Audit, size: WorkloadSize) -> ControllerResults:
+async def compare_controllers(plane: ControlPlane, audit: Audit, size: WorkloadSize) -> ControllerResults:
     """Measure both controllers on an empty control plane. They take turns at being first."""
     theirs: list[ControllerTrial] = []
     ours: list[ControllerTrial] = []

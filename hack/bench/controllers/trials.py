@@ -62,7 +62,7 @@ async def open_cluster(plane: ControlPlane) -> AsyncIterator[tuple[Api, Training
             await api.create(each)
         await theirs.start()
         await theirs.stop()
-        await api.served(JOBS)
+        await api.await_served(JOBS)
         # Not before: the garbage collector looks for kinds that are new every 30 s only.
         await asyncio.to_thread(plane.start_controller_manager, ("garbage-collector-controller",))
         yield api, theirs, ours
@@ -78,7 +78,7 @@ async def run_trial(
     """
     await side.start()
     try:
-        began_at, before = audit.at(), side.usage()
+        began_at, before = audit.size_bytes(), side.usage()
         running_s = await _create_jobs(api, jobs(size.jobs, size.workers), size.workers)
         await _wait_until_quiet(audit, side)
         after, requests = side.usage(), audit.since(began_at, side.agent)
@@ -150,11 +150,11 @@ async def _wait_until_quiet(audit: Audit, side: Controller) -> None:
 
     Raises TimeoutError after GIVE_UP_S.
     """
-    at, since_s = audit.at(), time.monotonic()
+    at, since_s = audit.size_bytes(), time.monotonic()
     async with asyncio.timeout(GIVE_UP_S):
         while time.monotonic() - since_s < QUIET_S:
             await asyncio.sleep(0.1)
-            now = audit.at()
+            now = audit.size_bytes()
             if now > at and audit.since(at, side.agent):
                 since_s = time.monotonic()
             at = now
@@ -171,7 +171,7 @@ async def _time_replacements(api: Api, size: WorkloadSize, rng: random.Random) -
     async with watched_pods(api, size.pods) as pods:
         for name in rng.sample(pods.names(), min(size.lost, size.pods)):
             await asyncio.sleep(rng.uniform(*_PAUSES_S))
-            replacement = pods.replaced(name)
+            replacement = pods.replacement(name)
             began_s = time.monotonic()
             await api.delete(f"{PODS}/{name}?gracePeriodSeconds=0")
             async with asyncio.timeout(GIVE_UP_S):
@@ -216,7 +216,7 @@ async def _measure_rest(side: Controller, audit: Audit, for_s: float) -> tuple[f
 
     for_s: length of the measurement.
     """
-    at, before_s, began_s = audit.at(), side.usage().cpu_s, time.monotonic()
+    at, before_s, began_s = audit.size_bytes(), side.usage().cpu_s, time.monotonic()
     await asyncio.sleep(for_s)
     cores = (side.usage().cpu_s - before_s) / (time.monotonic() - began_s)
     return cores, writes(audit.since(at, side.agent))
@@ -228,7 +228,7 @@ async def _restart(side: Controller, audit: Audit, count: int) -> tuple[float, i
     Returns the seconds until it looked at all jobs, and the number of its writes until QUIET_S later. It is left
     running.
     """
-    at = audit.at()
+    at = audit.size_bytes()
     took_s = await restart(side, count)
     await asyncio.sleep(QUIET_S)
     return took_s, writes(audit.since(at, side.agent))

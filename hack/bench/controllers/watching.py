@@ -73,7 +73,7 @@ async def all_running(api: Api, count: int, workers: int, within_s: float) -> No
         if len(running) >= count:
             done.set()
 
-    async with asyncio.timeout(within_s), _followed(api, JOBS, note):
+    async with asyncio.timeout(within_s), _follow_watch(api, JOBS, note):
         await done.wait()
 
 
@@ -88,7 +88,7 @@ class WatchedPods:
         """Return the sorted names of the present pods."""
         return sorted(self._uids)
 
-    def replaced(self, name: str) -> asyncio.Future[float]:
+    def replacement(self, name: str) -> asyncio.Future[float]:
         """Return a future of the time, on the monotonic clock, at which another pod with this name is first seen."""
         replacement = asyncio.get_running_loop().create_future()
         self._waiting[name] = self._uids[name], replacement
@@ -114,7 +114,7 @@ async def watched_pods(api: Api, count: int, within_s: float = 60.0) -> AsyncIte
     seconds.
     """
     pods = WatchedPods()
-    async with _followed(api, PODS, pods.note):
+    async with _follow_watch(api, PODS, pods.note):
         async with asyncio.timeout(within_s):
             while True:
                 if len(pods.names()) >= count:
@@ -124,7 +124,7 @@ async def watched_pods(api: Api, count: int, within_s: float = 60.0) -> AsyncIte
 
 
 @asynccontextmanager
-async def _followed(api: Api, path: str, note: Callable[[bytes, float], None]) -> AsyncIterator[None]:
+async def _follow_watch(api: Api, path: str, note: Callable[[bytes, float], None]) -> AsyncIterator[None]:
     """Pass each line of a watch to `note` while the block runs, beginning with everything that exists."""
     async with asyncio.TaskGroup() as group:
         task = group.create_task(_follow(api, path, note))

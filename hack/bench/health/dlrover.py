@@ -25,7 +25,7 @@ class DlroverVerdict:
     rounds: tuple[tuple[Numbers, ...], ...]  # the groups of each round
 
 
-def blamed(cluster: SimulatedNodes) -> DlroverVerdict:
+def check_nodes(cluster: SimulatedNodes) -> DlroverVerdict:
     """Run DLRover's check on a simulated cluster: two rounds, or one if the first finds nothing."""
     passed, best_s = dict.fromkeys(range(cluster.nodes), False), dict.fromkeys(range(cluster.nodes), FAILED_S)
     rounds = list[tuple[Numbers, ...]]()

@@ -58,9 +58,9 @@ async def _run(folder: Path, scale: Scale) -> Outcome:
         await world.train(scale.pick(34_000, 2_000, RELIABLE_STEPS + 100), limit_s=560)
         alarms = len(world.event_times("process_hung"))
         record = array("d", (folder / "record").read_bytes())
-        figures = {"live_alarms": float(alarms)} | _recorded(record)
+        figures = {"live_alarms": float(alarms)} | _step_figures(record)
         figures |= await _trials(quickly, scale.pick(9, 2, 1))
-        figures |= _replayed(record) | _merged(quickly.stacks) | _cost(folder)
+        figures |= _replay_scaled(record) | _time_merge(quickly.stacks) | _cost(folder)
     finally:
         await world.close()
         await quickly.close()
@@ -81,7 +81,7 @@ async def _run(folder: Path, scale: Scale) -> Outcome:
     return Outcome("hangs", [Table("steps that never end", {"what": "", "": ".4g"}, rows)], targets, notes)
 
 
-def _recorded(record: Sequence[float]) -> dict[str, float]:
+def _step_figures(record: Sequence[float]) -> dict[str, float]:
     """Return figures of the recorded steps by name: number, times, and the false alarms of a replay. record: pairs
     of times.
     """
@@ -150,7 +150,7 @@ def _outlier_ranks(stacks: Path) -> str:
     return rank_set_text(merge(WorldStacks(RANKS, stacks_by_rank)).places.outlier_ranks)
 
 
-def _replayed(record: Sequence[float]) -> dict[str, float]:
+def _replay_scaled(record: Sequence[float]) -> dict[str, float]:
     """Replay the recorded steps with all times scaled up, so that rare steps take LONG_S. Return figures by name.
 
     They are: the worst delay of a hang, in units of a rare step, and the number of false alarms.
@@ -167,7 +167,7 @@ def _replayed(record: Sequence[float]) -> dict[str, float]:
     return {"delay_of_rare_steps": worst, "long_replay_alarms": float(_alarms(record, scale))}
 
 
-def _merged(stacks: Path) -> dict[str, float]:
+def _time_merge(stacks: Path) -> dict[str, float]:
     """Time the merge of the stacks of MERGED ranks, one of which differs. Return the least of five times by name."""
     found = [path.read_bytes() for path in sorted(stacks.glob("*.stacktrace"))]
     outlier_rank = int(_outlier_ranks(stacks) or 0)

@@ -13,7 +13,7 @@ from math import log2
 from hack.bench.health import trials
 from hack.bench.health.hangs import measure
 from hack.bench.health.trials import NodeCheckTrial, NodeFindings, Scene, extra_groups, innocents
-from hack.bench.support.outcome import Outcome, Scale, Table, Target, combined
+from hack.bench.support.outcome import Outcome, Scale, Table, Target, combine
 
 ISSUE = Scene("issue", 1_024, dead=3, tired=1, far=1, cut=1)
 SCENES = (ISSUE, Scene("third", 64, dead=16, tired=2, far=2, cut=1), Scene("few", 8, dead=2))
@@ -35,16 +35,16 @@ class NodeCheckResults:
         """Count the trials in which all faults are reported, and nothing else."""
         return sum(each.exact(trial.cluster) for each, trial in zip(findings, self.trials, strict=True))
 
-    def missed(self, findings: Sequence[NodeFindings]) -> int:
+    def count_missed(self, findings: Sequence[NodeFindings]) -> int:
         """Count the faults that are not reported."""
-        return sum(each.missed(trial.cluster) for each, trial in zip(findings, self.trials, strict=True))
+        return sum(each.count_missed(trial.cluster) for each, trial in zip(findings, self.trials, strict=True))
 
     def table(self) -> Table:
         """Return a table with a row for each rule."""
         scene, extra = self.scene, extra_groups(self.trials)
         rounds = [len(each.rounds) for each in self.trials], [len(each.theirs.rounds) for each in self.trials]
         rows = [
-            (f"{scene.nodes:,} nodes, {rule}", *(self.exact(findings) / len(findings), self.missed(findings)),
+            (f"{scene.nodes:,} nodes, {rule}", *(self.exact(findings) / len(findings), self.count_missed(findings)),
              *(innocents(findings, self.trials), max(ran), sum(more) / len(more), max(more)))
             for rule, findings, ran, more
             in zip(("ours", "dlrover"), (self.ours, self.theirs), rounds, extra, strict=True)
@@ -56,7 +56,7 @@ class NodeCheckResults:
 def run(scale: Scale) -> Outcome:
     """Measure both, in as many floors and steps as there is time for."""
     title = "health: who is found and who is blamed before a step, and in one that never ends"
-    return combined(title, _nodes(scale.pick(400, 40, 2)), measure(scale))
+    return combine(title, _nodes(scale.pick(400, 40, 2)), measure(scale))
 
 
 def _nodes(times: int) -> Outcome:

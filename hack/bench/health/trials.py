@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import chain
 from random import Random
 
-from hack.bench.health.dlrover import DlroverVerdict, blamed
+from hack.bench.health.dlrover import DlroverVerdict, check_nodes
 from hack.bench.health.simulated_nodes import SimulatedNodes, numbers
 from turnout.launcher.health.judge_nodes import next_groups_or_verdict
 from turnout.launcher.health.model import Check, FaultCause, Group, Groups, Verdict
@@ -80,14 +80,14 @@ class NodeFindings:
 
     def exact(self, cluster: SimulatedNodes) -> bool:
         """Return True if all faults are reported, and nothing else."""
-        return self.wrong(cluster) == 0 == self.missed(cluster) and not self.more
+        return self.count_false_reports(cluster) == 0 == self.count_missed(cluster) and not self.more
 
-    def wrong(self, cluster: SimulatedNodes) -> int:
+    def count_false_reports(self, cluster: SimulatedNodes) -> int:
         """Count the nodes that are blamed wrongly; for a wrong link both ends."""
         ends = {*chain(*self.cut - cluster.cut)}
         return len((self.bad - cluster.dead) | (self.tired - cluster.tired) | (self.far - cluster.far) | ends)
 
-    def missed(self, cluster: SimulatedNodes) -> int:
+    def count_missed(self, cluster: SimulatedNodes) -> int:
         """Count the faults of the cluster that are not reported."""
         return sum(
             map(
@@ -105,7 +105,7 @@ def judge_with_both_rules(cluster: SimulatedNodes) -> NodeCheckTrial:
         answer = next_groups_or_verdict(check)
         decided_s += time.perf_counter() - began_s
         if isinstance(answer, Verdict):
-            return NodeCheckTrial(cluster, answer, tuple(rounds), blamed(cluster), decided_s)
+            return NodeCheckTrial(cluster, answer, tuple(rounds), check_nodes(cluster), decided_s)
         rounds.append(answer)
         check = check.after(tuple(cluster.measure(group, len(rounds)) for group in answer))
 
@@ -136,7 +136,7 @@ def theirs(trial: NodeCheckTrial) -> NodeFindings:
 
 def innocents(findings: Sequence[NodeFindings], trials: Sequence[NodeCheckTrial]) -> int:
     """Return the number of healthy nodes that are blamed, summed over the trials. findings: of the trials, in order."""
-    return sum(each.wrong(trial.cluster) for each, trial in zip(findings, trials, strict=True))
+    return sum(each.count_false_reports(trial.cluster) for each, trial in zip(findings, trials, strict=True))
 
 
 def extra_groups(trials: Sequence[NodeCheckTrial]) -> tuple[list[int], list[int]]:

@@ -22,13 +22,13 @@ def hpa(observed: Observation, policy: Policy, now_s: float) -> list[Step]:
     """
     free, steps = int(observed.room.free[:, observed.room.names.index(GPU)].sum()), []
     for each in observed.jobs:
-        step = _sized(each, max(0, free) / TARGET, policy, now_s)
+        step = _size_job(each, max(0, free) / TARGET, policy, now_s)
         free -= (step.target - step.current) * each.job.shape.gpus()
         steps.append(step)
     return steps
 
 
-def _sized(job_state: JobState, ratio: float, policy: Policy, now_s: float) -> Step:
+def _size_job(job_state: JobState, ratio: float, policy: Policy, now_s: float) -> Step:
     """Return the step of one job by the HPA's rule: size times ratio, within the job's bounds.
 
     The job keeps its size if it waits or if `ratio` is within TOLERANCE of 1. It does not shrink during the cooldown

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 
 from hack.bench.lending import scenes
-from hack.bench.lending.scenes import CLUSTERS, SCENES, LendingScene, ReplayResult, ReplayTask, clusters, replayed
+from hack.bench.lending.scenes import CLUSTERS, SCENES, LendingScene, ReplayResult, ReplayTask, clusters, replay_task
 from hack.bench.support.outcome import Outcome, Scale, Table, Target
 from turnout.simulator.replay import trace_files
 
@@ -50,7 +50,7 @@ def run(scale: Scale) -> Outcome:
         for seed in range(SEEDS if scene.is_random and not quick else 1)
     ]
     with ProcessPoolExecutor(os.cpu_count()) as pool:
-        found = list(pool.map(replayed, tasks))
+        found = list(pool.map(replay_task, tasks))
     of = {scene: [each for each in found if each.task.scene == scene] for scene in SCENES}
     tables = [Table(scene.name, COLUMNS, [_row(each) for each in rows], f"{scene.name},") for scene, rows in of.items()]
     notes = list(_notes(names, of[scenes.ALL], quick))

@@ -90,7 +90,7 @@ def clusters() -> list[str]:
     return available or list(DRAWN)
 
 
-def replayed(task: ReplayTask) -> ReplayResult:
+def replay_task(task: ReplayTask) -> ReplayResult:
     """Replay a task without the autoscaler and with it, and with the oracle if the scene asks for one. Return the
     result of all.
     """

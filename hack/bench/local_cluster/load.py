@@ -39,7 +39,7 @@ class LoadResult:
 
 
 @contextmanager
-def started(*flags: str) -> Iterator[tuple[float, str, int]]:
+def start_cluster(*flags: str) -> Iterator[tuple[float, str, int]]:
     """Start a local cluster in a new folder, with these further flags. Yield (seconds until it was ready, URL, pid).
 
     It is stopped at the end of the block.
@@ -61,13 +61,13 @@ def started(*flags: str) -> Iterator[tuple[float, str, int]]:
 
 def start_s() -> float:
     """Return the seconds from the call of `turnout local up` until the local cluster and its extender are ready."""
-    with started() as (took_s, _, _):
+    with start_cluster() as (took_s, _, _):
         return took_s
 
 
-def filled(nodes: int, pods: int) -> LoadResult:
+def fill_and_measure(nodes: int, pods: int) -> LoadResult:
     """Fill a local cluster and watch it run."""
-    with started("--nodes", str(nodes), "--gpus", str(_GPUS)) as (_, url, pid):
+    with start_cluster("--nodes", str(nodes), "--gpus", str(_GPUS)) as (_, url, pid):
         return asyncio.run(asyncio.wait_for(_fill(url, pid, pods), _LONGEST_S))
 
 

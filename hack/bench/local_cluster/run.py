@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import statistics
 
-from hack.bench.local_cluster.load import WATCHERS, filled, start_s
+from hack.bench.local_cluster.load import WATCHERS, fill_and_measure, start_s
 from hack.bench.support.measure import load_note
 from hack.bench.support.outcome import Outcome, Scale, Table, Target
 
@@ -18,7 +18,7 @@ def run(scale: Scale) -> Outcome:
     """Time several starts, then fill a cluster once. The first start does not count: it may compile modules."""
     nodes, pods, starts = scale.pick((NODES, PODS, STARTS), (200, 1_500, 3), (4, 8, 1))
     ready = [start_s() for _ in range(starts + 1)][1:]
-    one = filled(nodes, pods)
+    one = fill_and_measure(nodes, pods)
     starts_table = Table(
         "seconds until ready", {"": "", "median": ".2f", "least": ".2f", "most": ".2f", "times": "d"},
         [("turnout local up", statistics.median(ready), min(ready), max(ready), len(ready))],

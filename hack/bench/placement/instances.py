@@ -49,7 +49,7 @@ def digest(drawn: Iterable[PlacementInstance]) -> str:
     return checksum.hexdigest()[:16]
 
 
-def _between(rng: random.Random, low: int, high: int) -> int:
+def _random_between(rng: random.Random, low: int, high: int) -> int:
     return low + int(rng.random() * (high - low + 1))
 
 
@@ -69,31 +69,36 @@ def _room(rng: random.Random, fabric: Fabric) -> Room:
 
 
 def _regular(rng: random.Random) -> list[MapEntry]:
-    leaves, hosts = _between(rng, 2, 8), _between(rng, 2, 16)
-    paths = [(f"s{s}", f"l{leaf}") for s in range(_between(rng, 2, 6)) for leaf in range(leaves)]
+    leaves, hosts = _random_between(rng, 2, 8), _random_between(rng, 2, 16)
+    paths = [(f"s{s}", f"l{leaf}") for s in range(_random_between(rng, 2, 6)) for leaf in range(leaves)]
     return _entries([(path, hosts) for path in paths])
 
 
 def _irregular(rng: random.Random) -> list[MapEntry]:
-    paths = [(f"s{s}", f"l{leaf}") for s in range(_between(rng, 2, 7)) for leaf in range(_between(rng, 1, 9))]
-    return _entries([(path, _between(rng, 1, 20)) for path in paths])
+    paths = [
+        (f"s{s}", f"l{leaf}") for s in range(_random_between(rng, 2, 7)) for leaf in range(_random_between(rng, 1, 9))
+    ]
+    return _entries([(path, _random_between(rng, 1, 20)) for path in paths])
 
 
 def _multi_tier(rng: random.Random) -> list[MapEntry]:
     """Draw the map entries of a fabric with three tiers of switches: 2 to 10 hosts under each leaf."""
     paths = [
         (f"c{c}", f"s{s}", f"l{leaf}")
-        for c in range(_between(rng, 2, 4))
-        for s in range(_between(rng, 1, 4))
-        for leaf in range(_between(rng, 1, 5))
+        for c in range(_random_between(rng, 2, 4))
+        for s in range(_random_between(rng, 1, 4))
+        for leaf in range(_random_between(rng, 1, 5))
     ]
-    return _entries([(path, _between(rng, 2, 10)) for path in paths])
+    return _entries([(path, _random_between(rng, 2, 10)) for path in paths])
 
 
 def _random(rng: random.Random) -> list[MapEntry]:
     """Draw a fabric whose branches have any depth: hosts beside switches, short branches, single leaves."""
-    paths = [tuple(f"n{_between(rng, 0, 3)}" for _ in range(_between(rng, 1, 4))) for _ in range(_between(rng, 8, 40))]
-    return _entries([(path, _between(rng, 1, 8)) for path in sorted(set(paths))])
+    paths = [
+        tuple(f"n{_random_between(rng, 0, 3)}" for _ in range(_random_between(rng, 1, 4)))
+        for _ in range(_random_between(rng, 8, 40))
+    ]
+    return _entries([(path, _random_between(rng, 1, 8)) for path in sorted(set(paths))])
 
 
 def _entries(leaves: list[tuple[tuple[str, ...], int]]) -> list[MapEntry]:

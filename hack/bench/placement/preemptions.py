@@ -115,7 +115,7 @@ def preemption_cost(seed: int, multiple: int = 1) -> tuple[int | None, int]:
     rng = random.Random(seed)
     cluster = SimulatedCluster(leaves([rng.randint(2, 4) for _ in range(rng.randint(2, 4))]))
     free = dict.fromkeys(cluster.leaf_of, GPUS)
-    lost = _running(cluster, rng, free)
+    lost = _place_running_gangs(cluster, rng, free)
     multiples, gpus = rng.randint(1, 3), rng.choice((8, 8, 4))  # GPUs of each multiple together
     pods, notes = multiples * multiple, {labels.PODS_PER_HOST_MULTIPLE: str(multiple)} if multiple > 1 else {}
     gang = [pod(f"high-{at}", gpus // multiple, "high", pods, priority=100, notes=notes) for at in range(pods)]
@@ -145,7 +145,7 @@ def preemption_cost_in_slices(seed: int, size: int = 2) -> tuple[int | None, int
     rng = random.Random(seed)
     cluster = SimulatedCluster(leaves([rng.randint(2, 4) for _ in range(rng.randint(2, 4))]))
     free = dict.fromkeys(cluster.leaf_of, GPUS)
-    lost = _running(cluster, rng, free)
+    lost = _place_running_gangs(cluster, rng, free)
     slices = rng.randint(1, 3)
     notes = {kueue.SLICE_LEVEL: "cloud.provider.com/topology-rack", kueue.SLICE_SIZE: str(size)}
     pods = slices * size
@@ -184,7 +184,7 @@ def _least_loss_in_slices(
     )
 
 
-def _running(cluster: SimulatedCluster, rng: random.Random, free: dict[str, int]) -> Lost:
+def _place_running_gangs(cluster: SimulatedCluster, rng: random.Random, free: dict[str, int]) -> Lost:
     """Place gangs of low priority, with random sizes and ages, on random nodes. Return what each loses if it is
     preempted.
 

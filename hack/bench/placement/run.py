@@ -32,7 +32,7 @@ from hack.bench.placement import (
 from hack.bench.placement.baselines import Hosts, Room
 from hack.bench.placement.mesh import gangs as meshes
 from hack.bench.support.measure import ratio
-from hack.bench.support.outcome import Outcome, Scale, Table, Target, combined
+from hack.bench.support.outcome import Outcome, Scale, Table, Target, combine
 from turnout.topology.fabric import Fabric, build, ring_cost
 from turnout.topology.model import MapEntry, Placement, PlacementRequest
 from turnout.topology.place import plan
@@ -54,7 +54,7 @@ def run(scale: Scale) -> Outcome:
     trickled_worse = sum(max(row.in_order, row.shuffled) > row.together for row in trickled)
     to_best_fit = _mean(row.ours[0] for row in rows) / _mean(row.best_fit[0] for row in rows)
     columns = {"one plan, members of hosts": "", "median ms": ".3f", "p99 ms": ".3f"}
-    return combined(
+    return combine(
         "placement: rings that cross few switches",
         Outcome(
             "whole gangs",
@@ -84,7 +84,7 @@ def _notes(single: _Single, worst: _Seed) -> tuple[str, ...]:
     return (
         f"CP-SAT proved {single.closed} of {single.count} instances, {_CLOSES_S:g} s each at most.",
         f"Worst of the 20 seeds for us: {worst.seed}, {worst.ours[0]:.3f} a gang, best fit {worst.best_fit[0]:.3f}.",
-        f"Inputs: instances {single.digest}, streams {streams.digest(streams.committed().values())}.",
+        f"Inputs: instances {single.digest}, streams {streams.digest(streams.read_committed().values())}.",
         "Ours planned every instance and gang twice and answered alike.",
     )
 
@@ -179,7 +179,9 @@ class _Seed:
 def _streams(full: float) -> list[_Seed]:
     """Replay all streams under three policies. full: highest share of taken nodes. Return the figures of each seed."""
     tree = streams.fabric()
-    instances = streams.committed() if full == streams.FULL else {s: streams.generate(s, full) for s in streams.SEEDS}
+    instances = (
+        streams.read_committed() if full == streams.FULL else {s: streams.generate(s, full) for s in streams.SEEDS}
+    )
     rows = []
     for seed, events in instances.items():
         worse = [0]

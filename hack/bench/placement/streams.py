@@ -79,7 +79,7 @@ def generate(seed: int, full: float = FULL, gangs: int = GANGS) -> list[int]:
     return events
 
 
-def committed() -> dict[int, list[int]]:
+def read_committed() -> dict[int, list[int]]:
     """Return the events of every seed as the repository keeps them."""
     return {seed: _read(line) for seed, line in zip(SEEDS, _FILE.read_text().splitlines(), strict=True)}
 

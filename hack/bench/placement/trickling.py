@@ -35,7 +35,7 @@ def measure(together: streams.Policy, seeds: Iterable[int], gangs: int = 40) -> 
     seeds: of the streams. together: policy that places all pods of a gang at once, on the hosts that are free then.
     gangs: number of first gangs of each stream.
     """
-    tree, instances, found = streams.fabric(), streams.committed(), []
+    tree, instances, found = streams.fabric(), streams.read_committed(), []
     for seed in seeds:
         events = streams.first(instances[seed], gangs)
         runs = (streams.replay(tree, events, together), replay(tree, events, None), replay(tree, events, seed))

@@ -83,10 +83,10 @@ class _Watch:
 
     def _look(self) -> None:
         while not self._ended.wait(_LOOK_EACH_S):
-            self.peak_mib = max(self.peak_mib, sum(map(proportional_mib, family(self._pid))))
+            self.peak_mib = max(self.peak_mib, sum(map(proportional_mib, process_tree(self._pid))))
 
 
-def family(pid: int) -> Iterator[int]:
+def process_tree(pid: int) -> Iterator[int]:
     """Yield the ID of a process and those of all its descendants. Processes that end meanwhile are left out."""
     yield pid
     try:
@@ -95,7 +95,7 @@ def family(pid: int) -> Iterator[int]:
     except OSError:
         return
     for child in found:
-        yield from family(child)
+        yield from process_tree(child)
 
 
 def proportional_mib(pid: int) -> float:

@@ -52,10 +52,10 @@ SMALLEST = PreprocessPlan(1 * MB, 1 * MB, rounds=1, memory=((1 * MB, 1),), long_
 def run(scale: Scale) -> Outcome:
     """Measure: unless in full, less text and fewer rounds."""
     with tempfile.TemporaryDirectory(prefix="turnout-preprocess-", dir=DISK) as folder:
-        return measured(Path(folder), scale.pick(FULL, QUICK, SMALLEST), full=scale is Scale.FULL)
+        return run_preprocessors(Path(folder), scale.pick(FULL, QUICK, SMALLEST), full=scale is Scale.FULL)
 
 
-def measured(folder: Path, plan: PreprocessPlan, *, full: bool) -> Outcome:
+def run_preprocessors(folder: Path, plan: PreprocessPlan, *, full: bool) -> Outcome:
     """Run the benchmark and return its outcome.
 
     folder: for the generated text, which stays there for another run. full: the sizes are those that the targets name.
@@ -69,7 +69,7 @@ def measured(folder: Path, plan: PreprocessPlan, *, full: bool) -> Outcome:
         "Rates are after start-up: the time of a run over one short document is subtracted. MB are of JSON lines.",
         f"Megatron's preprocess_data.py and datatrove read {plan.slow_bytes / MB:,.0f} MB of the same text, once.",
         "The CPU time of datatrove's workers and of Spark's is not counted: their parents do not wait for them.",
-        f"Memory: {_repeated(plan)}.",
+        f"Memory: {_memory_note(plan)}.",
         f"{_versions()}; {len(os.sched_getaffinity(0))} cores, load average {busy:.1f} before the run.",
         *found,
         *bench.faults,
@@ -82,7 +82,7 @@ def measured(folder: Path, plan: PreprocessPlan, *, full: bool) -> Outcome:
     )
 
 
-def _repeated(plan: PreprocessPlan) -> str:
+def _memory_note(plan: PreprocessPlan) -> str:
     """Return the note about the memory measurement: for each size, the file's size and how many times it is read."""
     sizes = [(f"{size_bytes * times / GB:g} GB is", size_bytes, times) for size_bytes, times in plan.memory]
     return ", ".join(

@@ -316,7 +316,11 @@ def _pieces() -> TextPieces:
         places.append(len(strings))
         strings += group
     parts = range(places[5], places[6])
-    forms = [_quoted(strings, parts, capital, ascii_only) for ascii_only in (False, True) for capital in (False, True)]
+    forms = [
+        _encode_json_strings(strings, parts, capital, ascii_only)
+        for ascii_only in (False, True)
+        for capital in (False, True)
+    ]
     encoded = [string for form in forms for string in form]
     lengths = np.array([len(string) for string in encoded], np.int32)
     starts = np.cumsum(lengths, dtype=np.int32) - lengths
@@ -324,7 +328,7 @@ def _pieces() -> TextPieces:
     return TextPieces(letters, starts, lengths, len(strings), np.array(words), np.array(fragments), *places)
 
 
-def _quoted(strings: Sequence[str], parts: range, capital: bool, ascii_only: bool) -> list[bytes]:
+def _encode_json_strings(strings: Sequence[str], parts: range, capital: bool, ascii_only: bool) -> list[bytes]:
     """Return one form of all strings, as they stand between the quotation marks of JSON.
 
     parts: indexes of the strings that stay as they are. capital, ascii_only: the form.

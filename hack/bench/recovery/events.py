@@ -48,10 +48,12 @@ COLUMNS |= {"from": "", "timed out": "d", "times": "d"}
 def measure(scale: Scale) -> Outcome:
     """Cause all events, with each launcher in turn; unless in full once, with short clocks. Smallest: ours alone."""
     logging.getLogger("turnout.simulator").setLevel(logging.ERROR)
-    return outcome(asyncio.run(ended_by_sigterm(_played(scale.pick(FULL, QUICK, SMALLEST), scale.pick(TIMES, 1, 1)))))
+    return outcome(
+        asyncio.run(ended_by_sigterm(_run_trials(scale.pick(FULL, QUICK, SMALLEST), scale.pick(TIMES, 1, 1))))
+    )
 
 
-async def _played(sides: Mapping[str, Begin], times: int) -> Trials:
+async def _run_trials(sides: Mapping[str, Begin], times: int) -> Trials:
     """Run all acts on each side in turn, `times` times. Return the trials by (side, act)."""
     trials: dict[str, dict[RecoveryEvent, list[RecoveryTrial]]] = {
         side: {act: [] for act in RecoveryEvent} for side in sides

@@ -34,15 +34,15 @@ def measure(scale: Scale) -> Outcome:
     """
     with tempfile.TemporaryDirectory(prefix="turnout-bench-") as folder:
         scratch = Path(folder)
-        names = NameSource.MACHINE if mount_namespace.permitted(NameSource.QUIET, scratch) else NameSource.QUIET
-        killed = _killed(scale.pick(FULL, QUICK, SMALLEST), names, scratch)
+        names = NameSource.MACHINE if mount_namespace.why_not_permitted(NameSource.QUIET, scratch) else NameSource.QUIET
+        killed = _kill_launchers(scale.pick(FULL, QUICK, SMALLEST), names, scratch)
         for launcher in scale.pick((jobs.OURS_SHRINKS, jobs.TORCH_SHRINKS), (), ()):
             lost = jobs.kill_agent_result(launcher, names, scratch, LIMIT_OF_A_LOST_AGENT_S)
             killed[f"{launcher.name}: an agent"] = [lost]
     return outcome(killed)
 
 
-def _killed(
+def _kill_launchers(
     plan: Sequence[tuple[jobs.Launcher, int]], names: NameSource, scratch: Path
 ) -> dict[str, Sequence[KillResult]]:
     """Run jobs of the launchers in turn until each launcher's processes have been killed as often as the plan says.

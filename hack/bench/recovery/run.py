@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from hack.bench.recovery import events, restarts, survival
 from hack.bench.support.measure import load_note
-from hack.bench.support.outcome import Outcome, Scale, combined
+from hack.bench.support.outcome import Outcome, Scale, combine
 
 
 def run(scale: Scale) -> Outcome:
     """Kill processes, cause each event, and count jobs that are lost."""
     parts = [part.measure(scale) for part in (restarts, events, survival)]
     title = "recovery: a job is resized, a process of it killed, a node lost"
-    return combined(title, *parts, Outcome("", (), notes=[load_note()]))
+    return combine(title, *parts, Outcome("", (), notes=[load_note()]))

@@ -121,11 +121,11 @@ async def begun(workers: int, conf: str) -> AsyncIterator[Torchrun]:
 
 def _kill(matches: Callable[[str], bool]) -> None:
     """Kill the processes of all nodes that `matches` accepts by name, repeatedly until there are none."""
-    while pids := list(_of(matches)):
+    while pids := list(_process_ids(matches)):
         for pid in pids:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
 
-def _of(matches: Callable[[str], bool]) -> Iterator[int]:
+def _process_ids(matches: Callable[[str], bool]) -> Iterator[int]:
     return (each.pid for each in of_pods() if matches(each.home))

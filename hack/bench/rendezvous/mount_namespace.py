@@ -59,7 +59,7 @@ def command(words: Sequence[str], names: NameSource, folder: Path) -> list[str]:
     return ["unshare", "--mount", *shared, *mapped, "sh", "-c", f'{mounts} && exec "$@"', str(at), *words]
 
 
-def permitted(names: NameSource, folder: Path) -> str:
+def why_not_permitted(names: NameSource, folder: Path) -> str:
     """Return "" if this user may run commands in such a namespace, else the reason. For the arguments see `command`."""
     try:
         result = subprocess.run(

@@ -63,8 +63,8 @@ class TurnoutRendezvous:
             members = runner.run(_followers(mine, agents, port))
             gate()
             connecting = asyncio.Semaphore(KNOCKING)
-            yield runner.run(_gathered([member.join(connecting, agents) for member in members]))
-            yield runner.run(_gathered([member.await_rank(agents - 1) for member in members]))
+            yield runner.run(_await_joins([member.join(connecting, agents) for member in members]))
+            yield runner.run(_await_joins([member.await_rank(agents - 1) for member in members]))
 
 
 async def _coordinate(agents: int, report: Callable[[float], None]) -> None:
@@ -92,7 +92,7 @@ async def _followers(mine: Sequence[int], agents: int, port: int) -> list[_Follo
     return [_Follower(member_of(agent), terms_of(agents), (HERE, port)) for agent in mine]
 
 
-async def _gathered(joins: Sequence[Coroutine[None, None, float]]) -> list[float]:
+async def _await_joins(joins: Sequence[Coroutine[None, None, float]]) -> list[float]:
     return list(await asyncio.gather(*joins))
 
 

@@ -137,7 +137,7 @@ def run(scale: Scale) -> Outcome:
     notes = [_note_on_files(), _note_on_agents(), _note_on_versions()]
     with tempfile.TemporaryDirectory(prefix="turnout-bench-") as name:
         scratch, names = Path(name), NameSource.QUIET
-        if why := mount_namespace.permitted(names, scratch):
+        if why := mount_namespace.why_not_permitted(names, scratch):
             names = NameSource.MACHINE
             notes.append(f"No private mount namespace ({why}): names are looked up as this machine does it.")
         path: list[Path] = []
@@ -195,7 +195,7 @@ def _with_names_and_without(
 
     notes: gets a note on the latter. Both are [] if this machine cannot do it. scratch: folder for files.
     """
-    if why := mount_namespace.permitted(NameSource.SILENT, scratch):
+    if why := mount_namespace.why_not_permitted(NameSource.SILENT, scratch):
         notes.append(f"A silent name server cannot be had here: {why}")
         return [], []
     named: list[WorldTimes] = []

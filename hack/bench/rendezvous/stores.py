@@ -58,7 +58,7 @@ class _Stores(ABC):
         def live(agent: int) -> None:
             """Connect one agent, wait for the start signal, meet, and record the time or the error."""
             try:
-                rendezvous = self.agent(agent, agents, _connected(port))
+                rendezvous = self.agent(agent, agents, _connect_store(port))
                 ready.wait()
                 word.wait()
                 rendezvous()
@@ -145,7 +145,7 @@ def _barrier() -> Any:
     return import_module("nvidia_resiliency_ext.fault_tolerance.ft_rendezvous_barrier")
 
 
-def _connected(port: int) -> Any:
+def _connect_store(port: int) -> Any:
     from torch.distributed import TCPStore
 
     return TCPStore(HERE, port, is_master=False, wait_for_workers=False, timeout=LIMIT)

@@ -105,7 +105,7 @@ def start_scheduler(
     port: of the extender; None for no extender. percentage: percentageOfNodesToScore; None for the scheduler's default.
     verbs: that the extender is asked for.
     """
-    config = scheduler_config.shipped(f"http://127.0.0.1:{port or 1}")
+    config = scheduler_config.with_extender_url(f"http://127.0.0.1:{port or 1}")
     config.pop("percentageOfNodesToScore", None)
     if percentage is not None:
         config["percentageOfNodesToScore"] = percentage

@@ -101,7 +101,7 @@ async def _start(plane: ControlPlane, api: Api, peer: KueueRelease) -> None:
     """Install what Kueue's manager needs, start the manager, and wait until it is ready."""
     release = await asyncio.to_thread(lambda: list(yaml.load_all(peer.manifests.read_text(), yaml.CSafeLoader)))
     webhook, health = free_ports(2)
-    for each in kueue_objects.installed(release, webhook):
+    for each in kueue_objects.objects_of_release(release, webhook):
         await api.create(each)
     service = await api.get(f"{_SYSTEM}/services/{kueue_objects.SERVICE}")
     certificates, settings = plane.folder / "kueue-certificates", plane.folder / "kueue.yaml"

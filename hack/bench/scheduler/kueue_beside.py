@@ -27,13 +27,15 @@ def run(environ: Mapping[str, str], ours: Sequence[StreamCell], seeds: Sequence[
     peer = kueue.find(environ)
     if isinstance(peer, MissingKueue):
         return Outcome("Kueue", (), notes=[f"Kueue's manager is not run: {peer.reason}."])
-    version, peers = _measured(peer, seeds, gangs, ours[0].kubernetes)
+    version, peers = _measure_kueue(peer, seeds, gangs, ours[0].kubernetes)
     minimum = [best_fit((seed,), gangs) for seed in seeds]
     note = f"Kueue's manager {version} is run over {len(seeds)} seeds, ours beside it over the same."
     return Outcome("Kueue", [table(version, minimum, cells_beside(ours, peers), gangs)], notes=[note])
 
 
-def _measured(peer: KueueRelease, seeds: Sequence[int], gangs: int, kubernetes: str) -> tuple[str, list[StreamCell]]:
+def _measure_kueue(
+    peer: KueueRelease, seeds: Sequence[int], gangs: int, kubernetes: str
+) -> tuple[str, list[StreamCell]]:
     """Send the streams to Kueue. Return (its version, a cell for each spacing). kubernetes: version of the
     scheduler.
 
@@ -45,7 +47,7 @@ def _measured(peer: KueueRelease, seeds: Sequence[int], gangs: int, kubernetes: 
         for seed in seeds:
             version, one = asyncio.run(kueue.send(peer, events_of(seed, gangs), seed, apart_s))
             sent.append(one)
-            progress(f"Kueue {version}, {spacing}, seed {seed}: {mean(one.crossings):.3f}, {one.failed} failed")
+            progress(f"Kueue {version}, {spacing}, seed {seed}: {mean(one.crossings):.3f}, {one.failed_gangs} failed")
         cells.append(StreamCell(WAY, spacing, kubernetes, tuple(sent)))
     return version, cells
 
@@ -75,7 +77,7 @@ def table(version: str, minimum: Sequence[float], cells: Sequence[StreamCell], g
         way = f"Kueue {version}" if cell.way == WAY else cell.way
         by_seed = _spread([mean(one.crossings) for one in cell.sent])
         times = cell.bound_s(0.5), cell.bound_s(0.99)
-        rows.append((f"{cell.spacing}, {way}", cell.crossings, by_seed, cell.failed, *times, cell.patches))
+        rows.append((f"{cell.spacing}, {way}", cell.crossings, by_seed, cell.failed_gangs, *times, cell.patches))
     seeds = f"{len(minimum)} seeds"
     return Table(
         f"Kueue beside: {gangs} gangs a seed, {seeds}, 128 nodes", columns, rows, key=f"Kueue beside, {seeds}:"

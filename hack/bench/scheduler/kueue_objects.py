@@ -27,7 +27,7 @@ _KINDS = ("Namespace", "Secret", "CustomResourceDefinition", "Service")
 _HOOKS = ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
 
 
-def installed(release: Iterable[Mapping[str, Any]], port: int) -> list[dict[str, Any]]:
+def objects_of_release(release: Iterable[Mapping[str, Any]], port: int) -> list[dict[str, Any]]:
     """Return the objects of a release that the manager needs, in the order of creation. Left out: roles, the
     Deployment, the visibility API, and every Service except that of the webhooks.
 

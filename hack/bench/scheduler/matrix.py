@@ -65,7 +65,7 @@ def measure(scale: Scale) -> Outcome:
     Quick: 1,000 nodes, 500 pods, five configurations, once; else the whole matrix, three times.
     """
     sizes = scale.pick([(256, 504, 3), (1000, 1000, 3), (5000, 800, 3)], [(1000, 500, 1)], [(16, 16, 1)])
-    results, bound_s = asyncio.run(_measured(sizes, scale is Scale.FULL))
+    results, bound_s = asyncio.run(_measure_sizes(sizes, scale is Scale.FULL))
     every = {
         f"{nodes:,} nodes: gates to scoring every node": _ratio(
             results, cell, MatrixCell(nodes, 100, "gangs of 8", NONE)
@@ -81,7 +81,7 @@ def measure(scale: Scale) -> Outcome:
     )
 
 
-async def _measured(
+async def _measure_sizes(
     sizes: Sequence[tuple[int, int, int]], full: bool
 ) -> tuple[dict[MatrixCell, list[ThroughputResult]], dict[int, list[float]]]:
     """Measure all cells of each size. Return the results by cell, and for each number of nodes the seconds of the gangs
@@ -97,7 +97,7 @@ async def _measured(
             cluster = Cluster(plane, nodes)
             await cluster.build()
             for turn, cell in product(range(times), list(_cells(nodes, full))):
-                result = await _one(cluster, cell, pods)
+                result = await _run_cell(cluster, cell, pods)
                 found.setdefault(cell, []).append(result)
                 progress(f"{cell.name} #{turn + 1}: {result.rate:.0f} pods/s, {result.middle:.0f} in the middle")
             if nodes >= 1000 or not full:
@@ -121,7 +121,7 @@ def _cells(nodes: int, full: bool) -> Iterator[MatrixCell]:
         yield MatrixCell(nodes, None, "gangs of 8", GATES)
 
 
-async def _one(cluster: Cluster, cell: MatrixCell, pods: int) -> ThroughputResult:
+async def _run_cell(cluster: Cluster, cell: MatrixCell, pods: int) -> ThroughputResult:
     """Run one cell once with `pods` pods. Return the result."""
     pods_ = WORKLOADS[cell.workload](pods, cell.setup.gates)
     if cell.setup in (ALONE, ALONE_NONE):

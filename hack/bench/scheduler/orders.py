@@ -88,7 +88,7 @@ def _measure_row(
         of_best += streams.replay(tree, events, best_fit).total
         crossings += sent.crossings
         hosts += sent.hosts
-        failed += sent.failed
+        failed += sent.failed_gangs
     best, ours = (fmean(_over_fewest(tree, each) for each in some) for some in (hosts_of_best, hosts))
     wider = sum(_is_wider(tree, each) for each in hosts)
     return f"{spacing}, {order}", fmean(of_best), fmean(crossings), best, ours, wider, failed

@@ -43,7 +43,7 @@ class StreamResult:
     crossings: list[int] = field(default_factory=list)  # of the ring of each gang that was bound
     hosts: list[list[int]] = field(default_factory=list)  # host IDs by rank, of each gang that was bound
     bound_s: list[float] = field(default_factory=list)  # from the creation of a gang's last pod to its last binding
-    failed: int = 0  # gangs that were not bound in time
+    failed_gangs: int = 0  # gangs that were not bound in time
     obeyed: float = 0.0  # pods that are on their nominated node
     nominated_pods: float = 0.0  # pods of which the nominator knows whether they are
     patches: float = 0.0  # of pods, by any client
@@ -69,9 +69,9 @@ class StreamCell:
         return nearest_rank([each for one in self.sent for each in one.bound_s], share)
 
     @property
-    def failed(self) -> int:
+    def failed_gangs(self) -> int:
         """Return the number of gangs that were not bound in time."""
-        return sum(one.failed for one in self.sent)
+        return sum(one.failed_gangs for one in self.sent)
 
     @property
     def obeyed(self) -> float:
@@ -95,7 +95,7 @@ def mean(values: Sequence[float]) -> float:
 
 def events_of(seed: int, gangs: int) -> list[int]:
     """Return the events of the committed stream `seed`, up to its first `gangs` gangs."""
-    return streams.first(streams.committed()[seed], gangs)
+    return streams.first(streams.read_committed()[seed], gangs)
 
 
 def best_fit(seeds: Sequence[int], gangs: int) -> float:
@@ -170,7 +170,7 @@ async def follow(
         try:
             nodes, bound_s = await create_gang(api, gang, event, rng, apart_s, gang_functions.pod)
         except TimeoutError:
-            found.failed += 1
+            found.failed_gangs += 1
             continue
         found.bound_s.append(bound_s)
         found.pods += event

@@ -100,7 +100,7 @@ class Outcome:
         return found
 
 
-def combined(title: str, *outcomes: Outcome) -> Outcome:
+def combine(title: str, *outcomes: Outcome) -> Outcome:
     """Return the outcomes of several parts as one, in their order. Equal notes are kept once.
 
     title: of the whole. It is strict if one part is. Of equal names in `more` the last part's counts.

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 
-def interpolated(values: Sequence[float], share: float) -> float:
+def interpolated_percentile(values: Sequence[float], share: float) -> float:
     """Return a percentile, interpolated linearly between the two ranks around (n - 1) x share, as numpy does by
     default.
 

@@ -29,7 +29,7 @@ def plain(attack: Attack) -> Attack:
     return silent
 
 
-def nothing(second: int, quick: bool) -> Iterable[Raw]:
+def no_attack(second: int, quick: bool) -> Iterable[Raw]:
     """Write no pod."""
     return ()
 
@@ -48,7 +48,7 @@ class NamedAttack:
         """Return the attack of the run for comparison: the same pods without annotations, or no pods if they cannot
         run.
         """
-        return plain(self.attack) if self.takes else nothing
+        return plain(self.attack) if self.takes else no_attack
 
 
 def _member(gang: str, index: int, gpus: int, sizes: dict[str, str], at: str = "", life: int = 0) -> Raw:

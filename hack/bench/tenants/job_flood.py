@@ -44,17 +44,17 @@ def job(namespace: str, name: str, workers: int, more: Raw | None = None) -> Raw
     return {**head, "spec": {"pytorchReplicaSpecs": {"Worker": role}, **(more or {})}}
 
 
-def flooded(flood: int, honest: int) -> tuple[FloodMeasurements, FloodMeasurements]:
+def measure_flood(flood: int, honest: int) -> tuple[FloodMeasurements, FloodMeasurements]:
     """Measure how long honest jobs wait for their pods while another tenant floods the cluster with jobs.
 
     Returns (with a flood of jobs that our controllers handle, with one of jobs that another controller handles). flood:
     number of the attacker's jobs. honest: number of measured jobs.
     """
-    return asyncio.run(_flooded(flood, honest))
+    return asyncio.run(_measure_on_new_plane(flood, honest))
 
 
-async def _flooded(flood: int, honest: int) -> tuple[FloodMeasurements, FloodMeasurements]:
-    """Measure on a new control plane, which is stopped afterwards. Arguments and result as of `flooded`."""
+async def _measure_on_new_plane(flood: int, honest: int) -> tuple[FloodMeasurements, FloodMeasurements]:
+    """Measure on a new control plane, which is stopped afterwards. Arguments and result as of `measure_flood`."""
     plane = await asyncio.to_thread(ControlPlane().start)
     try:
         async with plane.api() as api:

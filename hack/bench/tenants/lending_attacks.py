@@ -15,7 +15,7 @@ from turnout.kube import labels
 Attack = Callable[[LendingStory, int], None]
 
 
-def nothing(story: LendingStory, second: int) -> None:
+def no_attack(story: LendingStory, second: int) -> None:
     """Do nothing."""
 
 
@@ -26,7 +26,7 @@ class NamedLendingAttack:
     name: str
     attack: Attack
     fair: str = ""  # why it is no fault if others get less; "" if they must not
-    comparison: Attack = nothing  # what the same tenant does in the run for comparison
+    comparison: Attack = no_attack  # what the same tenant does in the run for comparison
 
 
 def _annotations(**texts: str | None) -> Attack:
@@ -107,7 +107,7 @@ _CLAIMS: dict[str, object] = {
 }
 _THERE_AND_BACK = "a resize there and back, until its namespace waits"
 _FIRST = {labels.PRIORITY: "100", labels.DEADLINE: "2000-01-01T00:00:00Z"}
-NONE = NamedLendingAttack("none", nothing)
+NONE = NamedLendingAttack("none", no_attack)
 ATTACKS = (
     NamedLendingAttack("words that are no numbers", _annotations(TERM="²", GAINED="²", CURVE="٣:1", PRIORITY="²")),
     NamedLendingAttack(

@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from hack.bench.support.outcome import Outcome, Scale, Table, Target
 from hack.bench.support.percentiles import nearest_rank
 from hack.bench.tenants import lending_attacks, lending_story, words_story
-from hack.bench.tenants.attacks import ATTACKS, nothing
-from hack.bench.tenants.job_flood import flooded
+from hack.bench.tenants.attacks import ATTACKS, no_attack
+from hack.bench.tenants.job_flood import measure_flood
 from hack.bench.tenants.lending_story import LendingStory
-from hack.bench.tenants.served import NODES, RequestTimes, served
+from hack.bench.tenants.served import NODES, RequestTimes, serve_extender
 from hack.bench.tenants.story import TENANTS, GangMeasurements, SimulationSize, tell
 
 SIZES = {
@@ -122,7 +122,7 @@ def _measure_gang_attack(number: int, size: SimulationSize) -> AttackResult:
     number: index in ATTACKS, -1 for no attack.
     """
     if number < 0:
-        undisturbed = tell(size, nothing)
+        undisturbed = tell(size, no_attack)
         return AttackResult("none", "", _wait_s(undisturbed), _wait_s(undisturbed), 1.0, undisturbed.neutral)
     named = ATTACKS[number]
     print(named.name, file=sys.stderr, flush=True)
@@ -179,7 +179,7 @@ def _measure_job_flood(flood: int, honest: int) -> AttackResult:
     """
     name = "a flood of jobs at turnout-controller"
     print(name, file=sys.stderr, flush=True)
-    attacked, baseline = flooded(flood, honest)
+    attacked, baseline = measure_flood(flood, honest)
     return AttackResult(name, HALF, statistics.fmean(attacked.wait_s), statistics.fmean(baseline.wait_s), 1.0, 0)
 
 
@@ -188,9 +188,9 @@ def _measure_http_attacks(quick: bool, rounds: int, questions: int) -> Iterator[
 
     rounds: repetitions, of which the best counts. questions: honest requests in each. quick: attacks are small.
     """
-    with served() as extender:
-        extender.ask_during(nothing, questions, quick)  # warms up
-        yield "none", _best([extender.ask_during(nothing, questions, quick) for _ in range(rounds)])
+    with serve_extender() as extender:
+        extender.ask_during(no_attack, questions, quick)  # warms up
+        yield "none", _best([extender.ask_during(no_attack, questions, quick) for _ in range(rounds)])
         for named in ATTACKS:
             print(f"over HTTP: {named.name}", file=sys.stderr, flush=True)
             yield named.name, _best([extender.ask_during(named.attack, questions, quick) for _ in range(rounds)])

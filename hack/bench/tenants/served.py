@@ -184,7 +184,7 @@ class ServedExtender:
 
 
 @contextmanager
-def served() -> Iterator[ServedExtender]:
+def serve_extender() -> Iterator[ServedExtender]:
     """Start an API server with a cluster, and the extender; both end with the block."""
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
         folder, pages = Path(name), free_port()

@@ -196,7 +196,7 @@ class _Story:
         for member, uid in due:
             if uid not in self._pending:
                 continue
-            names = [name for name, free in self._free.items() if free >= _gpus(member)] if _known(member) else []
+            names = [name for name, free in self._free.items() if free >= _gpus(member)] if _nodes_offer(member) else []
             candidates = self._ask(member, names) if names else []
             if candidates:
                 self._bind(member, uid, candidates[0], second)
@@ -249,7 +249,7 @@ def _gpus(member: Raw) -> int:
     return int(member["spec"]["containers"][0]["resources"]["requests"].get(GPU, 0))
 
 
-def _known(member: Raw) -> bool:
+def _nodes_offer(member: Raw) -> bool:
     """Return True if nodes offer all that a pod asks for."""
     return set(member["spec"]["containers"][0]["resources"]["requests"]) <= {"cpu", "memory", GPU}
 

@@ -84,7 +84,11 @@ async def _play(seed: int, plane: ControlPlane, folder: Path) -> Strike:
             for number in range(CHANGES):
                 what = await _change(world, rng, number)
                 done.append(what)
-                now, text, ended = await _running_pods(world), await _map(world), await _ended(world, f"after-{number}")
+                now, text, ended = (
+                    await _running_pods(world),
+                    await _map(world),
+                    await _run_short_job(world, f"after-{number}"),
+                )
                 violations.runs += [f"{what}: {before} became {now}"] * (now != before)
                 violations.map_unchanged += [f"{what}: {text!r}"] * (text != MAP)
                 violations.works += [f"{what}: it is {ended or 'not ended'}"] * (ended != "Succeeded")
@@ -159,7 +163,7 @@ async def _map(world: World) -> str:
     return str((found.get("data") or {}).get("topology_config"))
 
 
-async def _ended(world: World, name: str) -> str:
+async def _run_short_job(world: World, name: str) -> str:
     """Submit a job of one worker whose command ends at once. Return "Succeeded" or "Failed"; "" after _JOB_S."""
     await world.api.call("POST", _JOBS, _job(name, 1, "true"))
     end_s = asyncio.get_running_loop().time() + _JOB_S

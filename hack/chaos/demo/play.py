@@ -14,7 +14,7 @@ from hack.chaos.demo.claims import Act, Claim, check_end, check_resume
 from hack.chaos.demo.screen import TrainScreen
 from hack.chaos.fault_schedule import HARMLESS, Fault, FaultEvent
 from hack.chaos.history import JobPlan, Record
-from hack.chaos.runner import undisturbed
+from hack.chaos.runner import train_undisturbed
 from hack.chaos.testbed.fault_injectors import FaultInjectors
 from hack.chaos.testbed.manifests import JOB, MAX_WORKERS, MIN_WORKERS, Plan
 from hack.chaos.testbed.testbed import NoProgress, Testbed, stage
@@ -35,7 +35,7 @@ async def tell(screen: TrainScreen) -> bool:
     screen.open()
     with tempfile.TemporaryDirectory(prefix="turnout-demo-") as folder:
         async with stage(Path(folder) / "home", PLAN, autoscalers=0) as found:
-            undisturbed_run = asyncio.create_task(asyncio.to_thread(undisturbed, Path(folder) / "alone", PLAN))
+            undisturbed_run = asyncio.create_task(asyncio.to_thread(train_undisturbed, Path(folder) / "alone", PLAN))
             story = _Story(found, screen)
             with screen.acts():
                 ticks = asyncio.create_task(story.tick())

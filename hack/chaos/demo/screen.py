@@ -72,7 +72,7 @@ class TrainScreen:
             row.append(part, style=style)
         self._console.print(row, soft_wrap=True)
 
-    def claimed(self, claim: Claim) -> None:
+    def show_claim(self, claim: Claim) -> None:
         """Print a claim, and whether it was true."""
         mark = Text("true   " if claim.holds else "FALSE  ", style="bold green" if claim.holds else "bold red")
         for number, part in enumerate(wrap(claim.text, max(30, self._console.width - 8))):
@@ -94,7 +94,7 @@ class TrainScreen:
         self._console.print(Text("  " + sparkline(losses_of(stage.records), self._console.width - 4), style="cyan"))
         self._console.print()
         for claim in claims:
-            self.claimed(claim)
+            self.show_claim(claim)
         self._console.print()
         true = sum(claim.holds for claim in claims)
         style = "bold green" if true == len(claims) else "bold red"

@@ -20,7 +20,7 @@ class Storage:
         self.folder, self.run = folder, folder / "run"
         self._away, self._ballast = folder / "away", folder / "ballast"
         folder.mkdir(parents=True, exist_ok=True)
-        self.small = _private_mounts() and _mounted(folder)
+        self.small = _private_mounts() and _is_mounted(folder)
         self.run.mkdir()
 
     def cut(self) -> None:
@@ -52,7 +52,7 @@ class Storage:
         if self.small:
             _libc.umount2(os.fsencode(self.folder), _MNT_DETACH)
 
-    def committed(self) -> set[int]:
+    def committed_steps(self) -> set[int]:
         """Return the steps that have a manifest in the storage; those read so far if it cannot be read."""
         found = set[int]()
         with suppress(OSError):
@@ -67,5 +67,5 @@ def _private_mounts() -> bool:
     return bool(_libc.unshare(_NEWNS) == 0 and _libc.mount(b"none", b"/", None, _MS_REC | _MS_PRIVATE, None) == 0)
 
 
-def _mounted(folder: Path) -> bool:
+def _is_mounted(folder: Path) -> bool:
     return bool(_libc.mount(b"tmpfs", os.fsencode(folder), b"tmpfs", 0, f"size={_BYTES}".encode()) == 0)

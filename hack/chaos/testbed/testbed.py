@@ -73,7 +73,7 @@ class Testbed:
         while True:
             for record in await asyncio.to_thread(lambda: list(self._history.look())):
                 self._hear(record)
-            for step in sorted(await asyncio.to_thread(self.storage.committed) - self._committed):
+            for step in sorted(await asyncio.to_thread(self.storage.committed_steps) - self._committed):
                 self._committed.add(step)
                 self.note(Record("committed", time.monotonic(), step=step))
             await asyncio.sleep(_LOOK_S)

@@ -9,7 +9,7 @@ from pathlib import Path
 from textwrap import wrap
 
 from hack.codegen.alerts import launchers, placement, programs, scaling
-from hack.codegen.alerts.model import Alert, Group, Record, expanded
+from hack.codegen.alerts.model import Alert, Group, Record, expand
 
 ROOT = Path(__file__).resolve().parents[3]
 RULES, RUNBOOKS = ROOT / "deploy" / "prometheus" / "rules.yaml", ROOT / "docs" / "runbooks.md"
@@ -87,15 +87,15 @@ def _alert(alert: Alert) -> Iterator[str]:
         yield f"        for: {alert.wait}"
     yield "        labels:"
     for name, value in {"severity": alert.severity.value, **alert.labels}.items():
-        yield f"          {name}: {_quoted(value)}"
+        yield f"          {name}: {_quote(value)}"
     yield "        annotations:"
-    yield f"          summary: {_quoted(alert.summary)}"
-    yield f"          description: {_quoted(f'{alert.look} {alert.do}')}"
+    yield f"          summary: {_quote(alert.summary)}"
+    yield f"          description: {_quote(f'{alert.look} {alert.do}')}"
 
 
 def _expr(text: str) -> Iterator[str]:
     """Yield the YAML lines of a query, folded if it is long. YAML joins folded lines with spaces."""
-    lines = wrap(expanded(text), 110, break_long_words=False, break_on_hyphens=False)
+    lines = wrap(expand(text), 110, break_long_words=False, break_on_hyphens=False)
     if len(lines) == 1 and ": " not in lines[0] and " #" not in lines[0]:
         yield f"        expr: {lines[0]}"
         return
@@ -103,7 +103,7 @@ def _expr(text: str) -> Iterator[str]:
     yield from (f"          {line}" for line in lines)
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     return json.dumps(text, ensure_ascii=False) if any(each in text for each in "{}:#`*&!|>'\"%@") else text
 
 

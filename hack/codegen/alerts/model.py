@@ -108,7 +108,7 @@ class Group:
     about: str = ""
 
 
-def expanded(expr: str) -> str:
+def expand(expr: str) -> str:
     """Return a query with JOB replaced by the labels of a job."""
     return re.sub(r"\bJOB\b", JOB_LABELS, expr)
 

@@ -28,7 +28,7 @@ def series(exprs: Iterable[str]) -> set[str]:
     return {name for expr in exprs for name in _SERIES.findall(expr)}
 
 
-def exported() -> Mapping[str, str]:
+def exported_series() -> Mapping[str, str]:
     """Return each series that a program exports, and the metric of which it is a part: series -> metric."""
     found: dict[str, str] = {}
     for registry in reference.registries().values():
@@ -39,7 +39,7 @@ def exported() -> Mapping[str, str]:
     return found
 
 
-def recorded() -> Mapping[str, str]:
+def recorded_series() -> Mapping[str, str]:
     """Return each recorded series with its query."""
     groups = yaml.safe_load(RULES.read_text())["groups"]
     return {rule["record"]: rule["expr"] for group in groups for rule in group["rules"] if "record" in rule}
@@ -50,7 +50,7 @@ def faults(exprs: Iterable[str]) -> Iterator[str]:
 
     exprs: the queries of all boards.
     """
-    metric_of, rules = exported(), recorded()
+    metric_of, rules = exported_series(), recorded_series()
     on_boards = series([*exprs, *(query for _, _, query, *_ in ANNOTATIONS)])
     while more := series(rules[name] for name in on_boards if name in rules) - on_boards:
         on_boards |= more

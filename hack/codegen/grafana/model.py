@@ -1,6 +1,6 @@
 """The nouns of a board: rows of panels, their questions and their queries.
 
-Queries are written with short macros, which `expanded` replaces. render.py turns a board into Grafana's JSON.
+Queries are written with short macros, which `expand_macros` replaces. render.py turns a board into Grafana's JSON.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MACROS = {
 _MACRO = re.compile(r"(?<=[{\[(, ])(" + "|".join(MACROS) + r")(?=[}\]),])")
 
 
-def expanded(text: str) -> str:
+def expand_macros(text: str) -> str:
     """Return the query `text` with its macros replaced."""
     return _MACRO.sub(lambda match: MACROS[match[1]], text)
 
@@ -77,7 +77,7 @@ class Query:
     @property
     def expr(self) -> str:
         """Return the query as Grafana sends it."""
-        return expanded(self.text)
+        return expand_macros(self.text)
 
 
 @dataclass(frozen=True, slots=True)

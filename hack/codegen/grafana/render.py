@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from hack.codegen.grafana.model import Board, Limits, Panel, Query, Row, Unit, Viz, expanded
+from hack.codegen.grafana.model import Board, Limits, Panel, Query, Row, Unit, Viz, expand_macros
 
 Json = dict[str, Any]
 SCHEMA = 39
@@ -86,7 +86,7 @@ def _annotation(name: str, colour: str, query: str, title: str, is_time: bool) -
     return {
         "datasource": SOURCE,
         "enable": True,
-        "expr": expanded(query),
+        "expr": expand_macros(query),
         "iconColor": colour,
         "name": name,
         "step": "120s",
@@ -114,8 +114,8 @@ def _variables(names: Sequence[str]) -> Iterator[Json]:
             "label": label,
             "type": "query",
             "datasource": SOURCE,
-            "definition": expanded(query),
-            "query": {"query": expanded(query), "refId": "StandardVariableQuery"},
+            "definition": expand_macros(query),
+            "query": {"query": expand_macros(query), "refId": "StandardVariableQuery"},
             "refresh": 2,
             "sort": 1,
             "includeAll": several,

@@ -149,7 +149,7 @@ def apiserver(
         "--enable-priority-and-fairness=false",
         "--max-requests-inflight=0",
         "--max-mutating-requests-inflight=0",
-        *_emulated(emulated_version),
+        *_emulation_flags(emulated_version),
         *extra,
     ]
 
@@ -171,7 +171,7 @@ def scheduler(
         f"--tls-private-key-file={pair.key}",
         "--authentication-skip-lookup=true",
         ALWAYS_ALLOW,
-        *_emulated(emulated_version),
+        *_emulation_flags(emulated_version),
         *(extra or ["-v=5"]),
     ]
 
@@ -204,7 +204,7 @@ def controller_manager(
         f"--tls-private-key-file={files.pair.key}",
         "--authentication-skip-lookup=true",
         ALWAYS_ALLOW,
-        *_emulated(emulated_version),
+        *_emulation_flags(emulated_version),
         *extra,
     ]
 
@@ -252,7 +252,7 @@ def kubeconfig(url: str, ca: Path, user: dict[str, str]) -> str:
 
     user: the credentials, as a kubeconfig has them.
     """
-    cluster = {"server": url, "certificate-authority-data": encoded(ca)}
+    cluster = {"server": url, "certificate-authority-data": base64_of(ca)}
     return json.dumps(
         {
             "apiVersion": "v1",
@@ -268,13 +268,13 @@ def kubeconfig(url: str, ca: Path, user: dict[str, str]) -> str:
 
 def by_certificate(pair: Pair) -> dict[str, str]:
     """Return the `user` entry of a kubeconfig that authenticates by a client certificate."""
-    return {"client-certificate-data": encoded(pair.cert), "client-key-data": encoded(pair.key)}
+    return {"client-certificate-data": base64_of(pair.cert), "client-key-data": base64_of(pair.key)}
 
 
-def encoded(file: Path) -> str:
+def base64_of(file: Path) -> str:
     """Return the content of a file in base64, as kubeconfigs and Secrets hold it."""
     return base64.b64encode(file.read_bytes()).decode()
 
 
-def _emulated(version: str | None) -> list[str]:
+def _emulation_flags(version: str | None) -> list[str]:
     return [f"--emulated-version={version}"] if version else []

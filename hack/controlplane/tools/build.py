@@ -27,7 +27,7 @@ def build(names: Sequence[str] = (), tell: Tell = print) -> None:
     there is no Go toolchain, and BuildFailed if a build fails; parts that were built before it stay in the cache.
     """
     selected = [part for part in parts.PARTS if not names or part.name in names]
-    if not any(_missing(part) for part in selected):
+    if not any(_is_missing(part) for part in selected):
         tell(f"control plane: all {len(selected)} parts are in {cache.root()}")
         return
     with _build_lock(cache.root(), tell):
@@ -40,10 +40,10 @@ def build(names: Sequence[str] = (), tell: Tell = print) -> None:
 
 def is_complete() -> bool:
     """Return True if the cache has every part."""
-    return not any(map(_missing, parts.PARTS))
+    return not any(map(_is_missing, parts.PARTS))
 
 
-def _missing(part: parts.Part) -> bool:
+def _is_missing(part: parts.Part) -> bool:
     """Return True if the cache lacks the part's program or one of its assets."""
     folder = cache.folder(part.module)
     return not all((folder / name).exists() for name in (f"bin/{part.name}", *(to for _, to in part.assets)))
@@ -55,7 +55,7 @@ def _groups(selected: Sequence[parts.Part]) -> list[list[parts.Part]]:
     A group has the parts of one module with equal flags.
     """
     groups: dict[tuple[object, ...], list[parts.Part]] = {}
-    for part in filter(_missing, selected):
+    for part in filter(_is_missing, selected):
         groups.setdefault((part.module, part.source, part.stamps, part.tags), []).append(part)
     return list(groups.values())
 

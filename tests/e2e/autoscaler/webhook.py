@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from aiohttp import web
 
 from hack.controlplane.errors import ApiError
-from hack.controlplane.servers.programs import encoded
+from hack.controlplane.servers.programs import base64_of
 from tests.e2e.autoscaler.lending import JOBS
 from tests.kit import cluster
 
@@ -59,7 +59,7 @@ async def admission(stage, webhook):
             probe = cluster.indexed_job(PROBE, 1)
             probe["spec"]["suspend"] = True  # it has no pods, and is there to be asked about
             await api.create(probe)
-            await api.create(_configuration(f"https://127.0.0.1:{port}/review", encoded(stage.plane.ca)))
+            await api.create(_configuration(f"https://127.0.0.1:{port}/review", base64_of(stage.plane.ca)))
             try:
                 await _asked(api, True)
                 yield

@@ -6,14 +6,14 @@ import os
 from collections import defaultdict
 from pathlib import Path
 
-from hack.chaos.testbed.history_tail import Written
+from hack.chaos.testbed.history_tail import HistoryTail
 
 
 class History:
     """The records of one folder, by time."""
 
     def __init__(self, folder):
-        self._folder, self._written, self.records = folder, Written(folder), []
+        self._folder, self._written, self.records = folder, HistoryTail(folder), []
 
     def look(self):
         """Take in what is new. Gives itself."""

@@ -21,8 +21,17 @@ import xxhash
 from hack.bench.checkpoint.baselines import DcpAsync, Saver
 from hack.bench.checkpoint.ours import TurnoutSaver
 from hack.bench.checkpoint.plan import BenchmarkFolders, CheckpointPlan, SceneResult, took_s
-from hack.bench.checkpoint.scenes.overlap import TrainingLoop, busy, cores, spread, waiting
-from hack.bench.checkpoint.scenes.stalls import ASIDE, EQUAL, OURS, REUSED, floor, floors, of, run_or_record_fault
+from hack.bench.checkpoint.scenes.overlap import TrainingLoop, busy, cores, spread, watch_wait
+from hack.bench.checkpoint.scenes.stalls import (
+    ASIDE,
+    EQUAL,
+    OURS,
+    REUSED,
+    floor,
+    floors,
+    run_or_record_fault,
+    time_name,
+)
 from hack.bench.checkpoint.state import bytes_of, make, tensors
 
 BARE = "a bare memcpy on the other core"
@@ -106,8 +115,8 @@ class _Windows:
         self._result.keep(ALONE, alone_s / steps)
         began_s = time.perf_counter()
         spread_s = self.save(saver)
-        self._result.keep(of(name, BESIDE), took_s(self._loop.step))
-        steps, _ = self._loop.steps(self._least_s, waiting(saver))
+        self._result.keep(time_name(name, BESIDE), took_s(self._loop.step))
+        steps, _ = self._loop.steps(self._least_s, watch_wait(saver))
         self._saved.setdefault(name, []).append((time.perf_counter() - began_s - spread_s, steps + 1))
 
     def exact(self, saver: Saver) -> None:
@@ -120,7 +129,7 @@ class _Windows:
         loaded = saver.load()
         if loaded["step"] != step or _sums(loaded) != sums or _sums(self._state) == sums:
             raise RuntimeError("what was copied behind training is not what was there")
-        self._result.figures[of(OURS, EQUAL)] = 1.0
+        self._result.figures[time_name(OURS, EQUAL)] = 1.0
 
     def close(self) -> None:
         """Record for each save the seconds that it added: the time of its loop, less its steps at the speed of a
@@ -167,9 +176,9 @@ def time_background_copy(plan: CheckpointPlan, places: BenchmarkFolders) -> Scen
             with busy(others) if is_busy else nullcontext():
                 for _ in range(min(plan.loops, ASIDE) if is_busy else plan.loops):
                     for name, saver in savers.items():
-                        result.timed(floor(1), copies[floor(1)])
+                        result.time(floor(1), copies[floor(1)])
                         run_or_record_fault(
-                            name, result, partial(windows.window, saver, of(name, BUSY) if is_busy else name)
+                            name, result, partial(windows.window, saver, time_name(name, BUSY) if is_busy else name)
                         )
                     shutil.rmtree(places.memory / "saved", ignore_errors=True)
         run_or_record_fault(OURS, result, partial(windows.exact, savers[OURS]))

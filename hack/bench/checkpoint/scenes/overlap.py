@@ -23,7 +23,7 @@ from typing import Any
 from hack.bench.checkpoint.baselines import DcpAsync, Saver
 from hack.bench.checkpoint.ours import TurnoutSaver
 from hack.bench.checkpoint.plan import BenchmarkFolders, CheckpointPlan, SceneResult, took_s
-from hack.bench.checkpoint.scenes.stalls import OURS, REUSED, Maker, of, run_or_record_fault
+from hack.bench.checkpoint.scenes.stalls import OURS, REUSED, Maker, run_or_record_fault, time_name
 from hack.bench.checkpoint.state import bytes_of, differ, make, tensors
 
 PLAIN = "a step alone"
@@ -46,7 +46,9 @@ class TrainingLoop:
         torch.set_num_threads(1)
         self._left, self._right, self._out = (torch.full((width, width), 1.0 / width) for _ in range(3))
         self._products, self._multiply = products, torch.mm
-        self.optimizer = updating([tensor for _, tensor in tensors(state) if tensor.is_floating_point()], updated)
+        self.optimizer = partial_optimizer(
+            [tensor for _, tensor in tensors(state) if tensor.is_floating_point()], updated
+        )
 
     def step(self) -> None:
         """Do one step: the matrix products, then the optimizer's step."""
@@ -75,7 +77,7 @@ class TrainingLoop:
         return done, passed_s
 
 
-def updating(every: list[Any], updated: int) -> Any:
+def partial_optimizer(every: list[Any], updated: int) -> Any:
     """Return an optimizer whose step writes to `updated` tensors of `every`, and the next step to the next ones.
 
     After the last tensor it continues with the first.
@@ -94,7 +96,7 @@ def updating(every: list[Any], updated: int) -> Any:
     return Updating()
 
 
-def persisted(plan: CheckpointPlan, places: BenchmarkFolders) -> SceneResult:
+def time_persisting(plan: CheckpointPlan, places: BenchmarkFolders) -> SceneResult:
     """Time steps without a save, and steps while a save is written to disk, for DCP async and for ours.
 
     Also count how many saves to memory succeed during a write.
@@ -125,10 +127,10 @@ def persisted(plan: CheckpointPlan, places: BenchmarkFolders) -> SceneResult:
             result.keep(PLAIN, before_s / before)
             persist(name)
             spread(main, main | others)
-            done, took_s = loop.steps(0, waiting(savers[name]))
+            done, took_s = loop.steps(0, watch_wait(savers[name]))
             if done:
                 result.keep(name, took_s / done)
-                result.keep(of(name, PERSIST), took_s)
+                result.keep(time_name(name, PERSIST), took_s)
             if name != OURS:
                 shutil.rmtree(places.disk / name, ignore_errors=True)
 
@@ -145,12 +147,12 @@ def _save_during_persist(ours: TurnoutSaver, state: dict[str, Any], result: Scen
     ended before the write did (ASKED), and how many of these could be loaded unchanged (TAKEN).
     """
     requested = accepted = 0
-    state["step"] = first = ours.persisted() + 1
+    state["step"] = first = ours.newest_stored_step() + 1
     ours.save(first, state, disk=True)
     for step in range(first + 1, first + 1 + _ATTEMPTS):
         state["step"] = step
         ours.save(step, state)
-        if ours.persisted() >= first:
+        if ours.newest_stored_step() >= first:
             break
         requested += 1
         found, loaded = ours.newest()
@@ -159,7 +161,7 @@ def _save_during_persist(ours: TurnoutSaver, state: dict[str, Any], result: Scen
     result.figures |= {ASKED: float(requested), TAKEN: float(accepted)}
 
 
-def waiting(saver: Saver) -> Callable[[], bool]:
+def watch_wait(saver: Saver) -> Callable[[], bool]:
     """Start a thread that waits for the saver; return a function that is True while it still waits."""
     thread = threading.Thread(target=saver.wait)
     thread.start()
@@ -179,7 +181,7 @@ def spread(main: set[int], others: set[int]) -> None:
     """
     threads = [int(each) for each in os.listdir("/proc/self/task")]
     children = [pid for each in threads for pid in _children(each)]
-    for each in [*threads, *(int(at) for pid in children for at in _listed(f"/proc/{pid}/task"))]:
+    for each in [*threads, *(int(at) for pid in children for at in _names_in(f"/proc/{pid}/task"))]:
         with suppress(ProcessLookupError):
             os.sched_setaffinity(each, main if each == os.getpid() else others)
 
@@ -191,7 +193,7 @@ def _children(thread: int) -> list[str]:
     return []
 
 
-def _listed(folder: str) -> list[str]:
+def _names_in(folder: str) -> list[str]:
     """Return the names in a folder, [] if it does not exist."""
     with suppress(OSError):
         return os.listdir(folder)

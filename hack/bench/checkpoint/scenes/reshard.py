@@ -21,7 +21,7 @@ from typing import Any
 
 from hack.bench.checkpoint.lower_bound import MemoryCopy, WarmMemory
 from hack.bench.checkpoint.plan import BenchmarkFolders, CheckpointPlan, SceneResult
-from hack.bench.checkpoint.scenes.stalls import EQUAL, OURS, THREADS, floor, floors, of, run_or_record_fault
+from hack.bench.checkpoint.scenes.stalls import EQUAL, OURS, THREADS, floor, floors, run_or_record_fault, time_name
 from hack.bench.checkpoint.state import bytes_of, make, tensors
 
 DCP, NOTHING = "dcp.load", "dcp's plans alone"
@@ -37,21 +37,21 @@ def pair(name: str, saved: int, loads: int) -> str:
     return f"{name}, {saved} -> {loads}"
 
 
-def loaded(plan: CheckpointPlan, places: BenchmarkFolders) -> SceneResult:
+def time_loads(plan: CheckpointPlan, places: BenchmarkFolders) -> SceneResult:
     """Save in each world and load in others; return the times, and EQUAL if our loads gave the saved bytes."""
     full_tensors = {name: tensor for name, tensor in tensors(make(plan.wide)) if tensor.dim()}
     result = SceneResult(bytes_of(full_tensors))
     for saved, pairs in groupby(sorted(plan.worlds), key=lambda each: each[0]):
         folder = places.memory / f"of-{saved}"
-        states = [sharded(full_tensors, rank, saved) for rank in range(saved)]
+        states = [shard_tensors(full_tensors, rank, saved) for rank in range(saved)]
         run_or_record_fault(DCP, result, partial(save, states, folder / "dcp"))
         run_or_record_fault(OURS, result, partial(save_ours, states, folder / "ours"))
         for _, loads in pairs:
             _pair(full_tensors, (saved, loads), folder, plan.loads, result)
         shutil.rmtree(folder)
-    _own(full_tensors, places.memory / "own", plan.loads, result)
+    _time_own_loads(full_tensors, places.memory / "own", plan.loads, result)
     if OURS not in result.faults:
-        result.figures[of(OURS, EQUAL)] = 1.0
+        result.figures[time_name(OURS, EQUAL)] = 1.0
     return result
 
 
@@ -67,7 +67,7 @@ def _pair(
 
     saved, loads = worlds
     empty = {name: torch.zeros_like(tensor) for name, tensor in full_tensors.items()}
-    states = [sharded(empty, rank, loads) for rank in range(loads)]
+    states = [shard_tensors(empty, rank, loads) for rank in range(loads)]
     mine = [[each.to_local() for each in state.values()] for state in states]
     with ExitStack() as ends:
         warm = ends.enter_context(WarmMemory(max(sum(each.nbytes for each in part) for part in mine)))
@@ -84,7 +84,7 @@ def _pair(
             for tensor in empty.values():
                 tensor.reshape(-1)[:: 1 << 16].fill_(-1)
             if timed:
-                result.timed(pair(name, saved, loads), lambda: [call(state) for state in states])
+                result.time(pair(name, saved, loads), lambda: [call(state) for state in states])
             else:
                 for state in states:
                     call(state)
@@ -95,7 +95,7 @@ def _pair(
 
         for turn in range(-1, turns):
             for name, copies in floors.items():
-                result.timed(pair(name, saved, loads), lambda copies=copies: [copy() for copy in copies])  # type: ignore[misc]
+                result.time(pair(name, saved, loads), lambda copies=copies: [copy() for copy in copies])  # type: ignore[misc]
             for name, call in ways(folder).items():
                 run_or_record_fault(name, result, partial(load, name, call, turn >= 0))
 
@@ -125,7 +125,7 @@ def ways(folder: Path) -> Mapping[str, Call]:
     }
 
 
-def _own(full_tensors: Mapping[str, Any], folder: Path, turns: int, result: SceneResult) -> None:
+def _time_own_loads(full_tensors: Mapping[str, Any], folder: Path, turns: int, result: SceneResult) -> None:
     """Time loads of the whole state by one rank, `turns` times, each into new memory, as in a process that starts.
 
     folder: of the saves, which is removed afterwards. result: gets the times. A first, untimed round checks the bytes.
@@ -137,15 +137,15 @@ def _own(full_tensors: Mapping[str, Any], folder: Path, turns: int, result: Scen
         began_s = time.perf_counter()
         found = call()
         if timed:
-            result.keep(of(name, OWN), time.perf_counter() - began_s)
+            result.keep(time_name(name, OWN), time.perf_counter() - began_s)
         elif other := [key for key in full_tensors if not torch.equal(full_tensors[key], found[key])]:
-            raise RuntimeError(f"{of(name, OWN)}: {other[0]} is not what was saved")
+            raise RuntimeError(f"{time_name(name, OWN)}: {other[0]} is not what was saved")
 
     with floors(full_tensors) as copies, ExitStack() as ends:
         calls = _own_ways(dict(full_tensors), folder, ends)
         for turn in range(-1, turns):
             for name in map(floor, THREADS):
-                result.timed(of(name, OWN), copies[name])
+                result.time(time_name(name, OWN), copies[name])
             for name, call in calls.items():
                 run_or_record_fault(name, result, partial(load, name, call, turn >= 0))
     shutil.rmtree(folder)
@@ -192,7 +192,7 @@ def _own_ways(
     }
 
 
-def sharded(full_tensors: Mapping[str, Any], rank: int, ranks: int) -> dict[str, Any]:
+def shard_tensors(full_tensors: Mapping[str, Any], rank: int, ranks: int) -> dict[str, Any]:
     """Return this rank's part of each tensor, cut along dimension 0, as DTensors.
 
     They are views of `full_tensors`, without a copy. The part is empty if there are more ranks than chunks.

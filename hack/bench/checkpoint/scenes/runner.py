@@ -28,8 +28,8 @@ SCENES: Mapping[str, Callable[[CheckpointPlan, BenchmarkFolders], SceneResult]] 
     "first": stalls.first,
     "steady": stalls.steady,
     "overlapped": background_copy.time_background_copy,
-    "persisted": overlap.persisted,
-    "worlds": reshard.loaded,
+    "persisted": overlap.time_persisting,
+    "worlds": reshard.time_loads,
     "sockets": sockets.sent,
 }
 LIMIT_S = 900  # of a scene: whatever happens, it ends then
@@ -37,7 +37,7 @@ MEMORY_DIR = "TURNOUT_MEMORY_DIR"
 THREADS = 2
 
 
-def played(plan: CheckpointPlan, places: BenchmarkFolders) -> dict[str, SceneResult]:
+def run_in_child(plan: CheckpointPlan, places: BenchmarkFolders) -> dict[str, SceneResult]:
     """Run all scenes in a child process. Return their results. Raises RuntimeError if one fails."""
     words = [json.dumps(asdict(plan)), str(places.memory), str(places.disk)]
     env = {**os.environ, MEMORY_DIR: str(places.memory), "OMP_NUM_THREADS": str(THREADS), "PYTHONPATH": os.getcwd()}

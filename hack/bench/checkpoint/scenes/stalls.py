@@ -43,7 +43,7 @@ FIXED = "ours, as many tensors of few bytes"  # what a save takes beside its byt
 SECOND, PREPARE, EQUAL = "second", "prepare", "equal"
 
 
-def of(name: str, what: str) -> str:
+def time_name(name: str, what: str) -> str:
     """Return the name of a time of a saver other than that of its saves. name: of the saver. what: is timed."""
     return f"{name}: {what}"
 
@@ -66,7 +66,7 @@ def first(plan: CheckpointPlan, places: BenchmarkFolders) -> SceneResult:
                     continue
                 _time_copies(copies, result)
                 if name == OURS:
-                    result.timed(TOUCHED, partial(_write_zeros, places.memory / "touched", result.state_bytes))
+                    result.time(TOUCHED, partial(_write_zeros, places.memory / "touched", result.state_bytes))
                 run_or_record_fault(
                     name, result, partial(_time_first_save, name, maker, places.memory / "saved", state, turn, result)
                 )
@@ -96,13 +96,13 @@ def _time_first_save(
     with ExitStack() as ends:
         ends.callback(saver.close)
         if name != UNPREPARED:
-            result.timed(of(name, PREPARE), lambda: saver.prepare(state))
+            result.time(time_name(name, PREPARE), lambda: saver.prepare(state))
         _change(state)
-        result.timed(name, lambda: saver.save(state["step"], state))
+        result.time(name, lambda: saver.save(state["step"], state))
         saver.wait()
         if name == SHIPPED and turn < ASIDE:
             _change(state)
-            result.timed(of(name, SECOND), lambda: saver.save(state["step"], state))
+            result.time(time_name(name, SECOND), lambda: saver.save(state["step"], state))
             saver.wait()
         if turn == 0:
             _check_load(name, saver, state, result)
@@ -164,7 +164,7 @@ def _time_fixed_cost(layers: int, folder: Path, times: int, result: SceneResult)
         saver.prepare(state)
         for _ in range(times):
             _change(state)
-            result.timed(FIXED, lambda: saver.save(state["step"], state))
+            result.time(FIXED, lambda: saver.save(state["step"], state))
             saver.wait()
         _check_load(FIXED, saver, state, result)
 
@@ -201,7 +201,7 @@ def _check_load(name: str, saver: Saver, state: dict[str, Any], result: SceneRes
     """Raise RuntimeError unless a load returns this state; else record that it is equal. name: of the saver."""
     if at := differ(state, saver.load()):
         raise RuntimeError(f"{name} loads another {at} than was saved")
-    result.figures[of(name, EQUAL)] = 1.0
+    result.figures[time_name(name, EQUAL)] = 1.0
 
 
 @contextmanager
@@ -238,7 +238,7 @@ def part(every: list[Any], share: float) -> list[Any]:
 def _time_copies(copies: Mapping[str, Callable[[], None]], result: SceneResult) -> None:
     """Call each copy once and record its time."""
     for name, copy in copies.items():
-        result.timed(name, copy)
+        result.time(name, copy)
 
 
 def run_or_record_fault(name: str, result: SceneResult, call: Callable[[], object]) -> None:

@@ -9,7 +9,7 @@ import torch
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.api import CheckpointException
 
-from hack.bench.checkpoint.scenes.reshard import sharded
+from hack.bench.checkpoint.scenes.reshard import shard_tensors
 from tests.launcher.checkpoint.dcp.alone import a_state, same
 from turnout.launcher.checkpoint.dcp.writer import FlashStorageWriter
 from turnout.launcher.checkpoint.format.shard_file import CHUNK_BYTES
@@ -93,7 +93,7 @@ def test_a_part_is_read_alone_and_by_whole_chunks_where_no_note_says_more(alone)
     rows = torch.arange(CHUNK_BYTES).view(-1, 1 << 10)  # 4 MiB of them for each of 8 ranks, behind a head
 
     def loaded(rank):
-        state = sharded({"rows": torch.zeros_like(rows)}, rank, 8)
+        state = shard_tensors({"rows": torch.zeros_like(rows)}, rank, 8)
         dcp.load(state, storage_reader=alone.reader())
         return torch.equal(state["rows"].to_local(), rows.chunk(8)[rank])
 
