@@ -26,13 +26,63 @@ _MinRequest = tuple[tuple[tuple[str, int], ...], bool]  # (resource, amount) of 
 STOPPED = "stopped/"  # prefix of the name of the closed queue that stands for a stopped LocalQueue
 
 
+class QueueMins:
+    """The mins of the jobs in each queue, other roles included, counted once for all jobs with an equal min."""
+
+    def __init__(self) -> None:
+        """Start without jobs."""
+        self._mins: dict[str, Counter[_MinRequest]] = {}  # by queue: number of jobs with each request
+
+    def replace(self, before: JobState | None, after: JobState | None) -> None:
+        """Replace a job's min, other roles included, in its queue.
+
+        before, after: the job's states; None for a job that did not exist before, or that is over now.
+        """
+        if before is not None and after is not None and _have_same_min(before, after):
+            return
+        if before is not None:
+            self._count(before, -1)
+        if after is not None:
+            self._count(after, 1)
+
+    def _count(self, state: JobState, times: int) -> None:
+        """Add a job's min, other roles included, to those of its queue. times: 1 to add it, -1 to take it back."""
+        job, mins = state.job, self._mins.setdefault(state.job.queue, Counter())
+        minimum = Counter[str]()
+        for shape, pods in ((job.shape, job.bounds.minimum), *job.other_roles):
+            for resource, amount in shape.requests:
+                minimum[resource] += amount * pods
+        request = tuple(sorted(minimum.items())), state.is_waiting
+        mins[request] += times
+        if not mins[request]:
+            del mins[request]
+
+    def sums(self, capability: Mapping[str, Amounts], total: Amounts) -> dict[str, Counter[str]]:
+        """Return queue -> resource -> sum of the mins of its jobs. total: what all nodes offer.
+
+        A waiting Volcano job that is larger than its queue's capability is left out: Volcano never admits it, so its
+        pods are never created. capability: of each queue of Volcano, by name. Source: docs/facts/schedulers.md 3.1,
+        Enqueue
+        """
+        demand: dict[str, Counter[str]] = {}
+        for queue, mins in self._mins.items():
+            sums = demand.setdefault(queue, Counter())
+            limit = capability.get(queue)
+            for (minimum, is_waiting), times in mins.items():
+                if limit is not None and is_waiting and not _is_within(minimum, limit, total):
+                    continue
+                for resource, amount in minimum:
+                    sums[resource] += amount * times
+        return demand
+
+
 class QueueCache:
-    """The queues that objects describe, and the sum of the mins of the jobs in each."""
+    """The queues that objects describe. mins: those of the jobs in each queue; the caller keeps them current."""
 
     def __init__(self) -> None:
         """Start without queues."""
         self._specs: dict[str, QueueSpec] = {}  # by the key of the object
-        self._mins: dict[str, Counter[_MinRequest]] = {}  # by queue: number of jobs with each request
+        self.mins = QueueMins()
         self._named: dict[str, dict[str, QueueSpec]] = {}  # name of a queue -> key of each of its objects -> spec
         self._closed: dict[str, str] = {}  # closed queue of a stopped LocalQueue -> its ClusterQueue
         # The queue that pays for pods of a namespace that name none. A missing namespace pays by a queue of its own.
@@ -107,50 +157,6 @@ class QueueCache:
         self._closed.pop(f"{STOPPED}{local_queue}", None)
         return cluster_queue
 
-    def replace_min(self, before: JobState | None, after: JobState | None) -> None:
-        """Replace a job's min, other roles included, in the demand of its queue.
-
-        before, after: the job's states; None for a job that did not exist before, or that is over now.
-        """
-        if before is not None and after is not None and _have_same_min(before, after):
-            return
-        if before is not None:
-            self._count_min(before, -1)
-        if after is not None:
-            self._count_min(after, 1)
-
-    def _count_min(self, state: JobState, times: int) -> None:
-        """Add a job's min, other roles included, to the demand of its queue. times: 1 to add it, -1 to take it back."""
-        job, mins = state.job, self._mins.setdefault(state.job.queue, Counter())
-        minimum = Counter[str]()
-        for shape, pods in ((job.shape, job.bounds.minimum), *job.other_roles):
-            for resource, amount in shape.requests:
-                minimum[resource] += amount * pods
-        request = tuple(sorted(minimum.items())), state.is_waiting
-        mins[request] += times
-        if not mins[request]:
-            del mins[request]
-
-    def _demand(self, total: Amounts) -> dict[str, Counter[str]]:
-        """Return queue -> resource -> sum of the mins of its jobs. total: what all nodes offer.
-
-        A waiting Volcano job that is larger than its queue's capability is left out: Volcano never admits it, so its
-        pods are never created. Source: docs/facts/schedulers.md 3.1, Enqueue
-        """
-        capability = {
-            spec.name: spec.capability for spec in self._specs.values() if spec.dialect is QueueDialect.VOLCANO
-        }
-        demand: dict[str, Counter[str]] = {}
-        for queue, mins in self._mins.items():
-            sums = demand.setdefault(queue, Counter())
-            limit = capability.get(queue)
-            for (minimum, is_waiting), times in mins.items():
-                if limit is not None and is_waiting and not _is_within(minimum, limit, total):
-                    continue
-                for resource, amount in minimum:
-                    sums[resource] += amount * times
-        return demand
-
     def queues(self, used: Mapping[str, Amounts], bare: Mapping[str, Amounts], total: Amounts) -> dict[str, QueueShare]:
         """Return every queue by name, with its share of the current demand. A new mapping.
 
@@ -160,7 +166,10 @@ class QueueCache:
         used = {**used}
         for name, cluster_queue in self._closed.items():
             used[cluster_queue] = Counter(used.get(cluster_queue, {})) + Counter(used.get(name, {}))
-        demand = self._demand(total)
+        capability = {
+            spec.name: spec.capability for spec in self._specs.values() if spec.dialect is QueueDialect.VOLCANO
+        }
+        demand = self.mins.sums(capability, total)
         for name, amounts in bare.items():
             demand.setdefault(name, Counter()).update(amounts)
         demand = {name: positive for name, amounts in demand.items() if (positive := +amounts)}
