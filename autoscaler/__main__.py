@@ -193,7 +193,7 @@ def _show_cluster(metrics: Metrics, cache: Cache, decision_log: DecisionLogWrite
 
     decision_log: the decision log, None for none.
     """
-    gpus_by_state = partial(cache.gpus_by_state, settings.gpu_resource, settings.taint_key)
+    gpus_by_state = partial(cache.nodes.gpus_by_state, settings.gpu_resource, settings.taint_key)
     metrics.show_cluster(
         gpus_by_state, lambda: 0 if decision_log is None else decision_log.left_out, cache.queues_of_scraped_jobs
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -43,7 +43,6 @@ from turnout.jobs.reservation import Reservation, read_reservations
 from turnout.kube import labels
 from turnout.kube.objects import Node, Pod
 from turnout.kube.pod_shape import PodShape, shape_of
-from turnout.topology.fabric import Fabric
 
 Object = Mapping[str, Any]
 _OVER = ("Succeeded", "Failed")  # phases of pods that have ended
@@ -67,7 +66,7 @@ class Cache:
         self._kinds, self._kinds_naming_jobs, self._schedulers = kinds, job_pods.kinds_naming_jobs(kinds), schedulers
         self._uids: dict[JobKey, str] = {}  # of jobs
         self._part_uids: set[str] = set()  # uids of jobs that another object has created
-        self._nodes = NodeCache()
+        self.nodes = NodeCache()
         self._pods: dict[str, Pod] = {}
         self._shapes: dict[str, PodShape] = {}
         self._pods_by_owner: dict[str, set[str]] = {}  # uid of an owner -> uids of its pods
@@ -190,7 +189,7 @@ class Cache:
             self._without_node_since_s.pop((pod.metadata.namespace, pod.metadata.name), None)
             if (job := job_pods.job_of(pod, self.jobs)) is not None:
                 self._note_started(job.key)
-        self._nodes.put_pod(pod, shape)
+        self.nodes.put_pod(pod, shape)
         self.native.put_pod(pod)
         self._charge(uid)
         self._assign_pod(uid)
@@ -220,26 +219,22 @@ class Cache:
             if not pods:
                 self._pods_by_owner.pop(owner.uid, None)
             self._changed.add(owner.uid)
-        self._nodes.drop_pod(uid)
+        self.nodes.snapshot.release(uid)
         self.native.drop_pod(uid)
         self._charge(uid)
         self.unmanaged.drop_pod(uid)
 
     def put_node(self, node: Node) -> None:
         """Store a node. If it is new, the jobs with pods on it are computed again."""
-        self._mark_owners_changed(self._nodes.put_node(node))
+        self._mark_owners_changed(self.nodes.put_node(node))
 
     def drop_node(self, name: str) -> None:
         """Drop a deleted node, and compute the jobs with pods on it again. Its row stays, without room."""
-        self._mark_owners_changed(self._nodes.drop_node(name))
+        self._mark_owners_changed(self.nodes.drop_node(name))
 
     def put_queue(self, queue: QueueSpec, object_key: str = "") -> None:
         """Store a queue. object_key: of its object, as several may describe one queue; "" for the queue's name."""
         self._queue_names_changed |= self._queue_cache.put(queue, object_key or queue.name)
-
-    def use_map(self, fabric: Fabric) -> None:
-        """Use this map of switches from the next observation on."""
-        self._nodes.use_map(fabric)
 
     def put_admin_override(self, data: Mapping[str, str]) -> None:
         """Store an admin's order for all jobs. data: of its ConfigMap, {} for none. An unknown word stops all
@@ -293,21 +288,21 @@ class Cache:
         ends_s = self._override_ends_s
         self._accounts.forget_gangs()
         waiting = self.unmanaged.waiting(
-            self.jobs.keys(), self._nodes.row, self._accounts.queue_of_gang, self._priority_value
+            self.jobs.keys(), self.nodes.row, self._accounts.queue_of_gang, self._priority_value
         )
         leaving, reserved = tuple(self._terminating_pods(monotonic_s)), self._reserved_nodes(now_s)
-        queues = self._queue_cache.queues(self._accounts.used, self._accounts.bare, self._nodes.total)
+        queues = self._queue_cache.queues(self._accounts.used, self._accounts.bare, self.nodes.total)
         states = sorted(as_queues_allow([*self._resizable_states(), *waiting], queues), key=ORDER)
         return Observation(
             tuple(states),
             queues,
-            self._nodes.room(shapes_of(states) | {pod.shape for pod in leaving}, reserved),
+            self.nodes.room(shapes_of(states) | {pod.shape for pod in leaving}, reserved),
             age_s,
             complete,
-            self._nodes.unready_share(),
+            self.nodes.unready_share(),
             AdminOverride.RUN if ends_s is not None and now_s >= ends_s else self._admin_override,
             leaving,
-            self._nodes.free_on(reserved),
+            self.nodes.free_on(reserved),
             is_sorted=True,
         )
 
@@ -333,7 +328,7 @@ class Cache:
         if abs(now_s - monotonic_s - self._ahead_s) > 1.0:
             self._ahead_s = now_s - monotonic_s
             self._changed.update(self.jobs)  # the wall clock has jumped, waiting times have not
-        if self._nodes.assign_rows():
+        if self.nodes.assign_rows():
             self._changed.update(self.jobs)  # rows have moved
         for uid in self._changed & self.jobs.keys():
             try:
@@ -444,21 +439,13 @@ class Cache:
         """Return True if an autoscaler has resized a job."""
         return labels.WROTE_WORKERS in (self.raw[key]["metadata"].get("annotations") or {})
 
-    def gpus_by_state(self, gpus: Collection[str], fault_taint: str) -> Mapping[str, int]:
-        """Return state -> GPUs: used, free, faulty, unschedulable. fault_taint: key of the taint of faulty nodes."""
-        return self._nodes.gpus_by_state(gpus, fault_taint)
-
-    def nodes(self) -> Sequence[str]:
-        """Return the names of the nodes. The index of a name is the node's row in the last observation."""
-        return self._nodes.names()
-
     def _terminating_pods(self, monotonic_s: float) -> Iterator[TerminatingPod]:
         """Yield terminating pods on known nodes of no observed job, for at most PROMISE_S, while their room counts
         as free.
         """
         for uid in self._terminating.uids_with_promised_room(monotonic_s):
             pod = self._pods[uid]
-            row = self._nodes.row(pod.spec.node_name)
+            row = self.nodes.row(pod.spec.node_name)
             job = job_pods.job_of(pod, self.jobs)
             if row is not None and row != UNKNOWN_NODE and (job is None or job.uid not in self._states):
                 yield TerminatingPod(self._accounts.queue_of(pod), self._shapes[uid], row)
@@ -473,7 +460,7 @@ class Cache:
         identity = self._kinds[job.key.kind].pods
         worker_pods, other_role_pods = job_pods.split_by_role(identity, job.role, pods)
         workers = job_pods.workers(
-            identity, (pod for pod in worker_pods if pod.status.phase not in _OVER), self._nodes.row
+            identity, (pod for pod in worker_pods if pod.status.phase not in _OVER), self.nodes.row
         )
         workers = tuple(
             each if each.row is not None else self._worker_without_node(job, each, now_s, monotonic_s)
@@ -538,7 +525,7 @@ class Cache:
         unreadable.
         """
         before = self._states.get(uid)
-        self._queue_cache.replace_min(before, state)
+        self._queue_cache.mins.replace(before, state)
         if state is None:
             self._states.pop(uid, None)
             if before is not None:

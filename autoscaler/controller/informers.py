@@ -244,7 +244,7 @@ class AutoscalerInformers(InformerFactory):
         if verdict is None:
             return
         if verdict.fabric is not None:
-            self._view.use_map(verdict.fabric)
+            self._view.nodes.use_map(verdict.fabric)
         event = _MAP_NOT_TAKEN.get(verdict.outcome)
         self.map_fault = verdict.detail if event is not None else ""
         if event is not None:

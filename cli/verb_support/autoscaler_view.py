@@ -41,17 +41,11 @@ class GpuPod(NamedTuple):
 
 
 class AutoscalerView(Cache):
-    """The autoscaler's cache that also keeps nodes, the pods that request GPUs, and gangs that no job owns."""
+    """The autoscaler's cache that also shows the pods that request GPUs, and gangs that no job owns."""
 
     def __init__(self, gpu_resources: tuple[str, ...]) -> None:
         super().__init__(KINDS, gpu_resources)
         self._gpu_resources = gpu_resources
-        self.node_objects: dict[str, Node] = {}
-
-    def put_node(self, node: Node) -> None:
-        """Note a node as it is now."""
-        self.node_objects[node.metadata.name] = node
-        super().put_node(node)
 
     def bare_gangs(self) -> dict[JobKey, UnmanagedGang]:
         """Return the gangs of GPU pods, running or waiting, that no job of a known kind owns.
@@ -60,7 +54,7 @@ class AutoscalerView(Cache):
         """
         found = {}
         for key, group, members in self.unmanaged.all_gangs():
-            on = ((self._nodes.row(pod.spec.node_name), shape) for pod, shape in members if pod.spec.node_name)
+            on = ((self.nodes.row(pod.spec.node_name), shape) for pod, shape in members if pod.spec.node_name)
             placed_pods = tuple((UNKNOWN_NODE if row is None else row, shape) for row, shape in on)
             found[key] = UnmanagedGang(
                 key, self._accounts.queue_of_gang(members[0][0], group), len(members), placed_pods
@@ -131,7 +125,7 @@ async def look(client: Lists, settings: Settings, namespace: str) -> AutoscalerS
         watching.cancel()
         await asyncio.wait({watching})
     once.check()
-    nodes = tuple(view.node_objects.values())
+    nodes = tuple(view.nodes.by_name.values())
     now_s = time.time()
     observation, gangs = view.observation(now_s), view.bare_gangs()
     return AutoscalerSnapshot(

@@ -260,7 +260,7 @@ def test_what_is_gone_is_gone(view):
 def told(view):
     """All that an observation says, in words that two views can agree on."""
     seen = view.observation(0.0)
-    rows = {**dict(enumerate(view.nodes())), UNKNOWN_NODE: "elsewhere"}
+    rows = {**dict(enumerate(view.nodes.snapshot.order)), UNKNOWN_NODE: "elsewhere"}
     jobs = {
         each.job.key: (
             each.job,
@@ -357,7 +357,7 @@ def test_each_gpu_of_the_nodes_is_counted_once(spec, state):
     cache.put_node(node("n1", 4))
     cache.observation(0.0)
     cache.put_pod(pod(0, on="n0", gpus=3))
-    counts = cache.gpus_by_state((GPU, "amd.com/gpu"), FAULT_TAINT)
+    counts = cache.nodes.gpus_by_state((GPU, "amd.com/gpu"), FAULT_TAINT)
     assert counts == dict.fromkeys(counts, 0) | Counter(used=3, free=4) + Counter({state: 5})
 
 

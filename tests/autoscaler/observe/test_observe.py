@@ -45,7 +45,7 @@ def only(view, now_s=0.0):
 def test_each_node_is_under_its_switches_and_a_stranger_under_none(view):
     for name in ("a", "b", "c", "stranger"):
         view.put_node(node(name))
-    view.use_map(draft_map(MAP).fabric)
+    view.nodes.use_map(draft_map(MAP).fabric)
     leaves, spines = (tier.tolist() for tier in view.observation(0.0).room.switches[:2])
     assert (leaves[0] == leaves[1] != leaves[2], leaves[3]) == (True, -1)
     assert len(set(spines[:3])) == 1

@@ -228,7 +228,7 @@ class AutoscalerProgram(Program):
         return 1 if self.leads else None
 
     def _gpus(self):
-        return self.view.gpus_by_state(GPUS, labels.FAULTY)
+        return self.view.nodes.gpus_by_state(GPUS, labels.FAULTY)
 
     def has_synced(self):
         """True once the watches have shown their lists."""
