@@ -141,7 +141,7 @@ class AutoscalerController:
         """
         age_s, complete = self._informers.oldest_event_age_s(), self._informers.has_synced
         observation = self._cache.observation(now_s, age_s, complete, monotonic_s)
-        observation = mark_refused(observation, self._scale_writer.refused_jobs(self._cache.raw, now_s))
+        observation = mark_refused(observation, self._scale_writer.refusals.messages(self._cache.raw, now_s))
         observation = replace(observation, jumped_s=jumped_s)
         for each in (self._idle_room, self._promises, self._unused_room):
             observation = each.update(observation, monotonic_s)

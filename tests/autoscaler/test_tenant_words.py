@@ -191,7 +191,7 @@ async def test_a_write_failed_by_our_fault_counts_as_refused_and_others_go_on():
     assert await writer.carry_out(steps, raw, noted, 0.0) == 2
     assert told == [("a", "Written"), ("c", "Written")]
     held = {JobKey("Job", "ns", "b"): "it cannot be written: ZeroDivisionError('of b')"}
-    assert writer.refused_jobs(raw, 0.5) == held
+    assert writer.refusals.messages(raw, 0.5) == held
     assert await writer.carry_out(steps[1:2], raw, noted, 0.5) == 0  # no try before its time
 
 
