@@ -193,8 +193,8 @@ class PageSource:
 
     def _map_fault(self) -> str:
         """Return why there is no map or why the newest one is not used; "" if it is used."""
-        if self._informers.map_fault:
-            return f"{self._settings.configmap} is not used: {self._informers.map_fault}"
+        if self._informers.map.fault:
+            return f"{self._settings.configmap} is not used: {self._informers.map.fault}"
         return "" if self._view.nodes.fabric.mapped_count else f"{self._settings.configmap} names no host"
 
     def reason_chain(self, job: str) -> tuple[tuple[str, str], ...]:

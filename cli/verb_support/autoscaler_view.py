@@ -111,7 +111,7 @@ async def look(client: Lists, settings: Settings, namespace: str) -> AutoscalerS
     try:
         async with asyncio.timeout(LIST_S):
             while late := _late_paths(informers, once.faults) or (
-                [] if informers.map_read or once.faults else [settings.configmap]
+                [] if informers.map.follower.has_synced or once.faults else [settings.configmap]
             ):
                 if late == [_PODS]:
                     once.others_listed.set()
