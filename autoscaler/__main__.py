@@ -65,12 +65,12 @@ async def serve(settings: Settings) -> None:
         )
         elector, recorder = _elector(client, settings, clock), _recorder(client, settings, clock)
         metrics, refs = Metrics(settings.gpu_resource, restart_s=settings.restart_s), Refs(cache)
-        metrics.show_client(lambda: client.request_counts, informers.reflectors.items, clock)
+        metrics.show_client(lambda: client.requests.counts, informers.reflectors.items, clock)
         events = DecisionEvents(recorder, refs.job, refs.leaving, metrics)
 
         def time() -> SteadyTime:
             """Return a new wall clock that shows jumps."""
-            return SteadyTime(clock, client.server_ahead_s)
+            return SteadyTime(clock, client.requests.server_clock.ahead_s)
 
         calls, namespace = LeasedCalls(client, lambda: elector.is_leading), settings.namespace()
         gang_mins = GangMinWriter(calls, cache, events.report_gang_min)
