@@ -32,7 +32,7 @@ from turnout.controllers.model import (
     Role,
     RunPolicy,
 )
-from turnout.jobs.fields import ObjectPart
+from turnout.jobs.fields import ObjectPart, read_enum
 from turnout.jobs.kinds import colossalaijob
 from turnout.jobs.kinds.colossalaijob import COLOSSALAI_JOB, KIND, LAUNCHER, WORKER, ColossalAIJobSpec, ReplicaOverride
 from turnout.jobs.kinds.job_kind import CleanPods, NamedRole, ReplicaSpec, Restart
@@ -112,7 +112,7 @@ def _read_workers(spec: ColossalAIJobSpec) -> Role:
     The restart policy ExitCode counts as Never. Raises BadJob for an invalid template.
     """
     template = colossalaijob.worker_template(spec)
-    restart = template.part("spec").enum_member("restartPolicy", Restart, Restart.NEVER)
+    restart = read_enum(template.part("spec"), "restartPolicy", Restart, Restart.NEVER)
     restart = Restart.NEVER if restart is Restart.EXIT_CODE else restart
     replicas = ReplicaSpec(replicas=spec.worker.replicas, restart_policy=restart, template=spec.worker.template)
     role = job_reader.read_role(NamedRole(WORKER, WORKER, "spec.worker", replicas), WORKER, None, restart)

@@ -38,7 +38,7 @@ from turnout.controllers.model import (
     StatusTranslation,
     as_mapping,
 )
-from turnout.jobs.fields import ObjectPart
+from turnout.jobs.fields import ObjectPart, read_enum
 from turnout.jobs.kinds import elasticjob, job_kind
 from turnout.jobs.kinds.elasticjob import ALL_REDUCE, CONTAINER, ELASTIC_JOB, KIND, MASTER, MAX_NAME, ROLES, WORKER
 from turnout.jobs.kinds.job_kind import CleanPods, Restart
@@ -129,7 +129,7 @@ def _read_workers(spec: elasticjob.ElasticJobSpec, meta: ObjectPart) -> tuple[Ro
     named = elasticjob.worker_role(spec)
     # The kubelet's policy: that of the template, else the role's, else Never, since failed pods are recreated.
     default = named.spec.restart_policy or Restart.NEVER
-    restart = named.template.part("spec").enum_member("restartPolicy", Restart, default)
+    restart = read_enum(named.template.part("spec"), "restartPolicy", Restart, default)
     restart = Restart.NEVER if restart is Restart.EXIT_CODE else restart
     role = job_reader.read_role(named, CONTAINER, None, restart)
     bounds = elasticjob.command_bounds(job_kind.command_words(named.template)) or (role.replicas, role.replicas)

@@ -31,7 +31,7 @@ from turnout.controllers.model import (
     StatusTranslation,
     replica_name,
 )
-from turnout.jobs.fields import ObjectPart
+from turnout.jobs.fields import ObjectPart, read_enum
 from turnout.jobs.kinds import volcanojob
 from turnout.jobs.kinds.job_kind import MAX_REPLICAS, Restart
 from turnout.jobs.kinds.volcanojob import (
@@ -183,7 +183,7 @@ def _check_template(template: ObjectPart) -> None:
 def _restart_policy(template: ObjectPart) -> Restart:
     """Return the restart policy of a task's pods, OnFailure by default. Raises BadJob for ExitCode."""
     spec = template.part("spec")
-    policy = spec.enum_member("restartPolicy", Restart, Restart.ON_FAILURE)
+    policy = read_enum(spec, "restartPolicy", Restart, Restart.ON_FAILURE)
     if policy is Restart.EXIT_CODE:
         raise BadJob(f"{spec.at('restartPolicy')} is ExitCode: a policy of the task has an exitCode instead")
     return policy

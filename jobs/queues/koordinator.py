@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from turnout.jobs.fields import ObjectPart
+from turnout.jobs.fields import ObjectPart, lenient_part, read_amounts, read_json
 from turnout.jobs.queues.accounting import CYCLE, QueueClaim, share_by_weight, sum_subtrees, top_down
 from turnout.jobs.queues.model import NOTHING, Amounts, Demand, Object, QueueDialect, QueueShare, QueueSpec, headroom
 
@@ -30,13 +30,13 @@ def read(raw: Object) -> QueueSpec:
 
     A field that cannot be read is reported in `faults` of the result.
     """
-    root = ObjectPart.lenient(raw)
+    root = lenient_part(raw)
     meta, spec = root.part("metadata"), root.part("spec")
     labels_part, annotations = meta.part("labels"), meta.part("annotations")
-    min_amounts, max_amounts, name = spec.amounts("min"), spec.amounts("max"), meta.text("name")
+    min_amounts, max_amounts, name = read_amounts(spec, "min"), read_amounts(spec, "max"), meta.text("name")
     parent = labels_part.text(f"{LABEL}parent", "" if name == ROOT else ROOT)
-    weight_values = {"": annotations.json(f"{LABEL}shared-weight")}
-    weights = ObjectPart.lenient(weight_values, f"shared-weight of {name}", root.faults).amounts("")
+    weight_values = {"": read_json(annotations, f"{LABEL}shared-weight")}
+    weights = read_amounts(lenient_part(weight_values, f"shared-weight of {name}", root.faults), "")
     is_root = labels_part.text(f"{LABEL}is-root") == "true" and name != ROOT
     namespaces = _namespaces(meta, annotations)
     return QueueSpec(
@@ -222,7 +222,7 @@ def _namespaces(meta: ObjectPart, annotations: ObjectPart) -> tuple[str, ...]:
     meta: its metadata. annotations: its annotations. An annotation that is no JSON list of texts is a fault, and lists
     nothing.
     """
-    name, listed_names = meta.text("name"), annotations.json(f"{LABEL}namespaces")
+    name, listed_names = meta.text("name"), read_json(annotations, f"{LABEL}namespaces")
     namespaces = [name] if name and name == meta.text("namespace") else []
     if listed_names is not None:
         listed: list[Any] = listed_names if isinstance(listed_names, list) else [None]
@@ -240,7 +240,7 @@ def _total_below_root(annotations: ObjectPart, max_amounts: Amounts, faults: lis
     max_amounts: its max. faults: receives a sentence for each unreadable amount; None: it is left out without a
     sentence.
     """
-    total = annotations.json(f"{LABEL}total-resource")
+    total = read_json(annotations, f"{LABEL}total-resource")
     return (
-        max_amounts if total is None else ObjectPart.lenient({"": total}, f"{LABEL}total-resource", faults).amounts("")
+        max_amounts if total is None else read_amounts(lenient_part({"": total}, f"{LABEL}total-resource", faults), "")
     )

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from turnout.jobs.fields import ObjectPart
+from turnout.jobs.fields import ObjectPart, lenient_part, read_quantity
 from turnout.jobs.queues.accounting import CYCLE, top_down
 from turnout.jobs.queues.model import (
     COHORT,
@@ -38,7 +38,7 @@ def read(raw: Object) -> QueueSpec:
 
     A field that cannot be read is reported in `faults` of the result.
     """
-    root = ObjectPart.lenient(raw)
+    root = lenient_part(raw)
     meta, spec = root.part("metadata"), root.part("spec")
     flavors, nominal, preemption = tuple(_flavors(spec)), Counter[str](), spec.part("preemption")
     for flavor in flavors:
@@ -65,7 +65,7 @@ def read_cohort(raw: Object) -> QueueSpec:
 
     A field that cannot be read is reported in `faults` of the result.
     """
-    root = ObjectPart.lenient(raw)
+    root = lenient_part(raw)
     spec = root.part("spec")
     parent, flavors = spec.text("parentName"), tuple(_flavors(spec))
     name = COHORT + root.part("metadata").text("name")
@@ -77,14 +77,14 @@ def read_cohort(raw: Object) -> QueueSpec:
 
 def local_queue(raw: Object) -> tuple[str, str]:
     """Return (namespace/name of a LocalQueue, name of its ClusterQueue). raw: the LocalQueue. An absent name is ""."""
-    root = ObjectPart.lenient(raw)
+    root = lenient_part(raw)
     meta = root.part("metadata")
     return f"{meta.text('namespace')}/{meta.text('name')}", root.part("spec").text("clusterQueue")
 
 
 def accepts_workloads(raw: Object) -> bool:
     """Return True if a LocalQueue accepts workloads: its stopPolicy is neither Hold nor HoldAndDrain."""
-    return ObjectPart.lenient(raw).part("spec").text("stopPolicy", _NO_STOP) == _NO_STOP
+    return lenient_part(raw).part("spec").text("stopPolicy", _NO_STOP) == _NO_STOP
 
 
 @dataclass(slots=True)
@@ -268,7 +268,8 @@ def _flavors(spec: ObjectPart) -> Iterator[Flavor]:
             for resource in flavor.parts("resources"):
                 name, resource_name = flavor.text("name"), resource.text("name")
                 limits = (
-                    resource.quantity(key, resource_name) for key in ("nominalQuota", "lendingLimit", "borrowingLimit")
+                    read_quantity(resource, key, resource_name)
+                    for key in ("nominalQuota", "lendingLimit", "borrowingLimit")
                 )
                 nominal, lending, borrowing = limits
                 if (name, resource_name) in known_pairs or not resource_name:

@@ -8,7 +8,7 @@ from enum import Enum
 from functools import cached_property
 from typing import Any
 
-from turnout.jobs.fields import ObjectPart
+from turnout.jobs.fields import ObjectPart, read_count_in_text
 from turnout.kube import labels
 
 Object = Mapping[str, Any]  # a Kubernetes object as JSON
@@ -120,7 +120,7 @@ def headroom(meta: ObjectPart, *named: Amounts) -> dict[str, int]:
     fault of `meta`.
     """
     annotations = meta.part("annotations")
-    gpus = annotations.count_in_text(labels.HEADROOM, 0)
+    gpus = read_count_in_text(annotations, labels.HEADROOM, 0)
     if not gpus:
         return {}
     gpu_resources = [resource for resource in labels.GPU_RESOURCES if any(resource in each for each in named)]

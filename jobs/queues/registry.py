@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from turnout.jobs.fields import ObjectPart
+from turnout.jobs.fields import lenient_part
 from turnout.jobs.queues import koordinator, kueue, namespace, volcano
 from turnout.jobs.queues.accounting import room
 from turnout.jobs.queues.model import NAMESPACE, Amounts, Demand, Object, QueueDialect, QueueShare, QueueSpec
@@ -106,7 +106,7 @@ class QueueOrder:
 
 def _has_strict_annotation(raw: Object) -> bool:
     """Return True if our annotation on a queue's object asks for strict order."""
-    return ObjectPart.lenient(raw).part("metadata").part("annotations").text(labels.STRICT_ORDER) == "true"
+    return lenient_part(raw).part("metadata").part("annotations").text(labels.STRICT_ORDER) == "true"
 
 
 def _read_volcano(raw: Object) -> QueueOrder:

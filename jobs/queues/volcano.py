@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from turnout.jobs.fields import MAX_INT32, ObjectPart
+from turnout.jobs.fields import MAX_INT32, ObjectPart, lenient_part, read_amounts
 from turnout.jobs.queues.accounting import CYCLE, QueueClaim, share_by_weight, sum_subtrees, top_down
 from turnout.jobs.queues.model import NOTHING, Amounts, Demand, Object, QueueDialect, QueueShare, QueueSpec, headroom
 from turnout.kube import labels
@@ -27,10 +27,10 @@ def read(raw: Object) -> QueueSpec:
 
     A field that cannot be read is reported in `faults` of the result.
     """
-    root = ObjectPart.lenient(raw)
+    root = lenient_part(raw)
     meta, spec = root.part("metadata"), root.part("spec")
-    capability, deserved = spec.amounts("capability"), spec.amounts("deserved")
-    guarantee = spec.part("guarantee").amounts("resource")
+    capability, deserved = read_amounts(spec, "capability"), read_amounts(spec, "deserved")
+    guarantee = read_amounts(spec.part("guarantee"), "resource")
     return QueueSpec(
         meta.text("name"),
         QueueDialect.VOLCANO,
