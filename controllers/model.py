@@ -178,6 +178,16 @@ class PodPhase(Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class TrainingContainer:
+    """The training container of a pod: when it started, and how it ended. Times are in seconds since 1970."""
+
+    exit_code: int | None = None  # None while it runs
+    message: str = ""  # its termination message, or the end of its log
+    started_s: float | None = None  # its start, else that of the pod; None if unknown
+    ended_s: float | None = None  # None while it runs, or if unknown
+
+
+@dataclass(frozen=True, slots=True)
 class PodState:
     """A pod of the job."""
 
@@ -187,16 +197,13 @@ class PodState:
     index: int  # -1 without a readable index label
     phase: PodPhase
     deleting: bool = False  # it terminates
-    exit_code: int | None = None  # of the training container, None while it runs
+    training_container: TrainingContainer = TrainingContainer()
     restarts: int = 0  # restarts of its containers
     ready: bool = False
     reason: str = ""  # why it failed, by its status or its container's: "Evicted", "OOMKilled"
     node: str = ""  # name of its node, "" without one
-    termination_message: str = ""  # the termination message of the training container, or the end of its log
     mode: str = ""  # the value of the kind's label `mode`
     containers: Sequence[Object] = ()  # their statuses, if the kind reports them
-    started_s: float | None = None  # start of the training container, else of the pod, since 1970; None if unknown
-    ended_s: float | None = None  # end of the training container, since 1970; None while it runs, or if unknown
     scheduler_message: str = ""  # why its scheduler has no node for it, "" for a pod with a node
     state_since_s: float = 0.0  # its deletion, else its end, else its creation, since 1970; 0 if unknown
 

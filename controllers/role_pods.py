@@ -197,7 +197,8 @@ def _is_recreated(kind: ControlledKind, job: ControlledJob, role: Role, pod: Pod
     if (decision := kind.should_recreate(job, role, pod)) is not None:
         return decision
     if role.restart is Restart.EXIT_CODE:
-        return pod.exit_code is not None and pod.exit_code >= kind.lowest_retryable_exit_code
+        exit_code = pod.training_container.exit_code
+        return exit_code is not None and exit_code >= kind.lowest_retryable_exit_code
     return role.restart is not Restart.NEVER
 
 
@@ -236,7 +237,7 @@ def restart_reason(pod: PodState, faulty_node_exit_code: int | None = None) -> R
         return RestartReason.OUT_OF_MEMORY
     if pod.deleting or pod.reason in _EVICTED:
         return RestartReason.EVICTED
-    if faulty_node_exit_code is not None and pod.exit_code == faulty_node_exit_code:
+    if faulty_node_exit_code is not None and pod.training_container.exit_code == faulty_node_exit_code:
         return RestartReason.FAULTY_NODE
     return RestartReason.PROCESS_FAILED
 
@@ -319,7 +320,7 @@ class RoleHistory:
         for pod in new_failures if self.faulty_node_exit_code is not None else ():
             if pod.reason == _OUT_OF_MEMORY:
                 killed[pod.index] = killed.get(pod.index, 0) + 1
-            if pod.exit_code == self.faulty_node_exit_code and pod.node:
+            if pod.training_container.exit_code == self.faulty_node_exit_code and pod.node:
                 nodes = [*(each for each in nodes if each != pod.node), pod.node][-_MAX_FAULTY_NODES:]
         uids = frozenset(pod.uid for pod in pods)
         total = self.total + len(new_failures)
@@ -462,7 +463,8 @@ def pause_s(failures: int) -> float:
 
 def _run_time_s(pod: PodState, now_s: float) -> float:
     """Return for how long a pod has run, in seconds; 0 if its start is unknown. A pod of unknown end ran until now."""
-    return 0.0 if pod.started_s is None else (now_s if pod.ended_s is None else pod.ended_s) - pod.started_s
+    started_s, ended_s = pod.training_container.started_s, pod.training_container.ended_s
+    return 0.0 if started_s is None else (now_s if ended_s is None else ended_s) - started_s
 
 
 def _numbers_by_index(entries: Any, largest: int) -> dict[int, int]:

@@ -409,7 +409,7 @@ def _end_condition(job: ControlledJob, owned: OwnedObjects) -> PodDerivedConditi
     if launcher is None:
         return None
     if launcher.phase is PodPhase.SUCCEEDED:
-        if failed := _FAILURE.findall(launcher.termination_message):
+        if failed := _FAILURE.findall(launcher.training_container.message):
             return PodDerivedCondition(Reason.FAILED, f"The launcher's summary names {', '.join(failed)}: failure.")
         return PodDerivedCondition(Reason.SUCCEEDED, f"{KIND} {job.name} is successfully completed.")
     restarted = next((pod.name for pod in owned.pods if pod.role == WORKER and pod.restarts), "")

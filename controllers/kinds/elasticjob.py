@@ -222,7 +222,7 @@ def should_recreate(_job: ControlledJob, role: Role, pod: PodState) -> bool:
 
     The caller bounds how often a pod is recreated.
     """
-    return role.name != MASTER or pod.exit_code != 1
+    return role.name != MASTER or pod.training_container.exit_code != 1
 
 
 def conditions_of_pods(

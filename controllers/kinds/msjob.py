@@ -205,7 +205,7 @@ def _failure_hint(owned: OwnedObjects) -> str:
         f" {pod.name} says {error_text!r}: {hint}."
         for pod in owned.pods
         for error_text, hint in HINTS.items()
-        if pod.phase is PodPhase.FAILED and error_text in pod.termination_message
+        if pod.phase is PodPhase.FAILED and error_text in pod.training_container.message
     )
     return next(hints, "")
 

@@ -26,6 +26,7 @@ from turnout.controllers.model import (
     OwnedObjects,
     PodPhase,
     PodState,
+    TrainingContainer,
 )
 from turnout.controllers.role_pods import extended_resources
 from turnout.kube.objects import ObjectMeta, Struct
@@ -372,16 +373,18 @@ def pod_state(kind: ControlledKind, obj: OwnedPod) -> PodState:
         index,
         _phase(status.phase),
         obj.metadata.deletion_timestamp is not None,
-        termination.exit_code if terminations else None,
+        TrainingContainer(
+            termination.exit_code if terminations else None,
+            termination.message[-_MAX_MESSAGE:],
+            unix_s(termination.started_at or status.start_time),
+            unix_s(termination.finished_at),
+        ),
         sum(each.restart_count for each in statuses),
         any(each.type == "Ready" and each.status == "True" for each in status.conditions or ()),
         status.reason or termination.reason,
         obj.spec.node_name,
-        termination.message[-_MAX_MESSAGE:],
         (obj.metadata.labels or {}).get(kind.child_labels.mode, ""),
         msgspec.to_builtins(statuses) if kind.reports_containers else (),
-        unix_s(termination.started_at or status.start_time),
-        unix_s(termination.finished_at),
         _scheduler_message(obj),
         _state_since_s(obj.metadata, terminations),
     )

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from turnout.controllers import children
 from turnout.controllers.kinds.pytorchjob import PYTORCHJOB
-from turnout.controllers.model import KUBEFLOW, ChildState, ControlledJob, OwnedObjects, PodPhase, PodState
+from turnout.controllers.model import (
+    KUBEFLOW,
+    ChildState,
+    ControlledJob,
+    OwnedObjects,
+    PodPhase,
+    PodState,
+    TrainingContainer,
+)
 from turnout.controllers.reconcile import reconcile
 
 NOW_S = 1_800_000_000.0
@@ -40,9 +48,15 @@ def view(raw) -> ControlledJob:
     return found
 
 
+def pod_state(name, uid, role, index, phase, **more):
+    """A pod of a job of any kind. more: fields of PodState and of its training container."""
+    container = {key: more.pop(key) for key in TrainingContainer.__dataclass_fields__ if key in more}
+    return PodState(name, uid, role, index, phase, training_container=TrainingContainer(**container), **more)
+
+
 def pod(index=0, phase=PodPhase.RUNNING, role="worker", name="bert", **more):
     """A pod that a job owns."""
-    return PodState(f"{name}-{role}-{index}", f"pod-{role}-{index}", role, index, phase, **more)
+    return pod_state(f"{name}-{role}-{index}", f"pod-{role}-{index}", role, index, phase, **more)
 
 
 def others(raw):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.controllers.jobs import NOW_S, with_status
+from tests.controllers.jobs import NOW_S, pod_state, with_status
 from turnout.controllers import children
 from turnout.controllers.kinds.volcanojob import VOLCANOJOB
 from turnout.controllers.model import (
@@ -13,7 +13,6 @@ from turnout.controllers.model import (
     GangSettings,
     OwnedObjects,
     PodPhase,
-    PodState,
     Replica,
 )
 from turnout.controllers.reconcile import reconcile
@@ -54,7 +53,7 @@ def view(raw) -> ControlledJob:
 def pod(index=0, phase=PodPhase.RUNNING, task="worker", **more):
     """A pod that a job owns."""
     more.setdefault("ready", phase is PodPhase.RUNNING)
-    return PodState(f"bert-{task}-{index}", f"pod-{task}-{index}", task, index, phase, **more)
+    return pod_state(f"bert-{task}-{index}", f"pod-{task}-{index}", task, index, phase, **more)
 
 
 def others(raw, phase="Inqueue"):
