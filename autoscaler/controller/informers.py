@@ -141,13 +141,13 @@ class AutoscalerInformers(InformerFactory):
             "priorityclasses",
             "/apis/scheduling.k8s.io/v1/priorityclasses",
             PriorityClass,
-            lambda obj: view.put_class(obj.metadata.name, obj.value),
-            lambda key: view.put_class(key.name, None),
+            lambda obj: view.states.put_class(obj.metadata.name, obj.value),
+            lambda key: view.states.put_class(key.name, None),
         )
         self.map = SwitchMap(view.nodes.use_map, self.news.set, hold_large)
         self.follow_configmap(configmaps.topology, configmaps.topology, self.map.follower)
-        self._watch_data(configmaps.orders, view.put_admin_override)
-        self._watch_data(configmaps.reservations, lambda data: view.put_reservations(data, clock.wall()))
+        self._watch_data(configmaps.orders, view.override.put)
+        self._watch_data(configmaps.reservations, lambda data: view.reservations.put(data, clock.wall()))
         self._watch_groups()
         self._watch_queues()
         handlers = CallbackSink(self._put_hpa, lambda key: view.others.drop(key.namespace, key.name))
@@ -216,16 +216,16 @@ class AutoscalerInformers(InformerFactory):
                 path,
                 path,
                 FullObject,
-                lambda obj, read=read, path=path: view.put_queue(read(obj.raw()), _object_key(path, obj.metadata)),
-                lambda key, path=path: view.drop_queue(_object_key(path, key)),
+                lambda obj, read=read, path=path: view.queues.put(read(obj.raw()), _object_key(path, obj.metadata)),
+                lambda key, path=path: view.queues.drop(_object_key(path, key)),
                 optional=True,
             )
         self._watch(
             _LOCAL_QUEUES,
             _LOCAL_QUEUES,
             FullObject,
-            lambda obj: view.put_local_queue(*kueue.local_queue(obj.raw()), kueue.accepts_workloads(obj.raw())),
-            lambda key: view.put_local_queue(f"{key.namespace}/{key.name}", ""),
+            lambda obj: view.usage.put_local_queue(*kueue.local_queue(obj.raw()), kueue.accepts_workloads(obj.raw())),
+            lambda key: view.usage.put_local_queue(f"{key.namespace}/{key.name}", ""),
             optional=True,
         )
 

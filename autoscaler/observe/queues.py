@@ -85,38 +85,50 @@ class QueueCache:
         self.mins = QueueMins()
         self._named: dict[str, dict[str, QueueSpec]] = {}  # name of a queue -> key of each of its objects -> spec
         self._closed: dict[str, str] = {}  # closed queue of a stopped LocalQueue -> its ClusterQueue
+        self._names_changed = False  # a name may mean another queue than at the last take_change_of_names()
         # The queue that pays for pods of a namespace that name none. A missing namespace pays by a queue of its own.
         self.queue_of_namespace: Mapping[str, str] = {}
 
-    def put(self, queue: QueueSpec, object_key: str) -> bool:
-        """Store a queue in place of the earlier version of its object. Return True if the caller must resolve the
-        queues of jobs and pods again.
+    def take_change_of_names(self) -> bool:
+        """Return True if a name may mean another queue since the last call; then the queues of jobs and pods have to be
+        resolved again.
 
-        object_key: of the object that describes the queue. True: a name may mean another queue now, because the queue
-        is new, was renamed, or changed its grants or the queues of namespaces.
+        It may because a queue is new, deleted or renamed, or because grants, LocalQueues or the queues of namespaces
+        have changed.
         """
+        changed, self._names_changed = self._names_changed, False
+        return changed
+
+    def note_change_of_names(self) -> None:
+        """Note that a name may mean another queue now, because a LocalQueue has changed."""
+        self._names_changed = True
+
+    def put(self, queue: QueueSpec, object_key: str = "") -> None:
+        """Store a queue in place of the earlier version of its object.
+
+        object_key: of the object that describes the queue, as several may describe one; "" for the queue's name.
+        """
+        object_key = object_key or queue.name
         before = self._specs.get(object_key)
-        renamed = before is not None and before.name != queue.name and self.drop(object_key)
+        if before is not None and before.name != queue.name:
+            self.drop(object_key)
         self._specs[object_key] = queue
         self._named.setdefault(queue.name, {})[object_key] = queue
-        granted = before is None or before.grants != queue.grants
-        return (queue.dialect is QueueDialect.KOORDINATOR and self._update_namespaces()) or granted or renamed
+        if queue.dialect is QueueDialect.KOORDINATOR:
+            self._update_namespaces()
+        self._names_changed |= before is None or before.grants != queue.grants
 
-    def drop(self, object_key: str) -> bool:
-        """Drop a queue whose object was deleted. Return True if there was one, so that the caller resolves the queues
-        of jobs and pods again.
-
-        object_key: with which it was stored. An unknown key is ignored: False.
-        """
+    def drop(self, object_key: str) -> None:
+        """Drop a queue whose object was deleted. object_key: with which it was stored. An unknown key is ignored."""
         queue = self._specs.pop(object_key, None)
         if queue is None:
-            return False
+            return
+        self._names_changed = True
         del self._named[queue.name][object_key]
         if not self._named[queue.name]:
             del self._named[queue.name]
         if queue.dialect is QueueDialect.KOORDINATOR:
             self._update_namespaces()
-        return True
 
     def exists(self, queue: str) -> bool:
         """Return True if some object has this name of a queue."""
@@ -178,10 +190,10 @@ class QueueCache:
             queues[name] = QueueShare(used=dict(used.get(name, {})), open=False, parent=cluster_queue)
         return queues
 
-    def _update_namespaces(self) -> bool:
-        """Compute `queue_of_namespace` again. Return True if it has changed."""
+    def _update_namespaces(self) -> None:
+        """Compute `queue_of_namespace` again."""
         before, self.queue_of_namespace = self.queue_of_namespace, koordinator.quota_of_namespace(self._specs.values())
-        return before != self.queue_of_namespace
+        self._names_changed |= before != self.queue_of_namespace
 
 
 def _have_same_min(state: JobState, other: JobState) -> bool:
@@ -275,15 +287,21 @@ class QueueUsage:
                 self._bare.add(uid)
                 self.bare.setdefault(queue, Counter()).update(dict(shape.requests))
 
-    def put_local_queue(self, local_queue: str, cluster_queue: str) -> bool:
-        """Store the queue of a LocalQueue, "" for a deleted one. Return True if it has changed.
+    def put_local_queue(self, local_queue: str, cluster_queue: str, open: bool = True) -> None:
+        """Store the ClusterQueue of a LocalQueue of Kueue; "" for a deleted LocalQueue.
 
-        local_queue: namespace/name. cluster_queue: name of the queue.
+        local_queue: namespace/name of the LocalQueue. cluster_queue: its name, also of one that does not exist. open:
+        False if it takes no workloads.
         """
-        if self._local.get(local_queue, "") == cluster_queue:
-            return False
-        self._local[local_queue] = cluster_queue
-        return True
+        is_stopped = cluster_queue and not open
+        queue = (
+            self._queue_cache.close_local_queue(local_queue, cluster_queue)
+            if is_stopped
+            else self._queue_cache.reopen_local_queue(local_queue, cluster_queue)
+        )
+        if self._local.get(local_queue, "") != queue:
+            self._local[local_queue] = queue
+            self._queue_cache.note_change_of_names()
 
     def queue_of(self, pod: Pod) -> str:
         """Return the queue that pays for a pod: of its job, else the one that it names, else of its namespace."""

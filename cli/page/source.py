@@ -224,5 +224,5 @@ class PageSource:
 
 def _ended(view: AutoscalerView) -> Any:
     """Return (uid, queue, object) of each job that has ended. Its objects are read as the result is iterated."""
-    done = {uid: job for uid, job in view.jobs.items() if job.lifecycle is JobLifecycle.DONE}
-    return ((uid, job.queue, view.raw[job.key]) for uid, job in done.items() if job.key in view.raw)
+    done = {uid: job for uid, job in view.jobs.by_uid.items() if job.lifecycle is JobLifecycle.DONE}
+    return ((uid, job.queue, view.jobs.raw[job.key]) for uid, job in done.items() if job.key in view.jobs.raw)

@@ -14,7 +14,6 @@ from typing import NamedTuple
 from turnout.autoscaler.cache import Cache
 from turnout.autoscaler.controller.informers import AutoscalerInformers
 from turnout.autoscaler.model import UNKNOWN_NODE, Observation
-from turnout.autoscaler.observe import job_pods
 from turnout.autoscaler.reporting.why import UnmanagedGang
 from turnout.autoscaler.settings import Settings
 from turnout.cli.verb_support.listing import CannotSee, ListOnce, Lists
@@ -56,24 +55,22 @@ class AutoscalerView(Cache):
         for key, group, members in self.unmanaged.all_gangs():
             on = ((self.nodes.row(pod.spec.node_name), shape) for pod, shape in members if pod.spec.node_name)
             placed_pods = tuple((UNKNOWN_NODE if row is None else row, shape) for row, shape in on)
-            found[key] = UnmanagedGang(
-                key, self._accounts.queue_of_gang(members[0][0], group), len(members), placed_pods
-            )
+            found[key] = UnmanagedGang(key, self.usage.queue_of_gang(members[0][0], group), len(members), placed_pods)
         return found
 
     def gpu_pods(self) -> Iterator[GpuPod]:
         """Yield every pod that requests GPUs and has not ended, also those that are being deleted."""
         gangs = {(key.namespace, key.name): (key, gang.queue) for key, gang in self.bare_gangs().items()}
-        for uid, pod in self._pods.items():
-            gpus = self._shapes[uid].gpus(self._gpu_resources)
+        for uid, pod in self.pods.by_uid.items():
+            gpus = self.pods.shapes[uid].gpus(self._gpu_resources)
             if not gpus or pod.status.phase in _OVER:
                 continue
             meta = pod.metadata
-            job = job_pods.job_of(pod, self.jobs)
+            job = self.pods.job_of(uid)
             if job is not None:
-                owner, queue = job.key, self._accounts.resolve(job.key.namespace, job.queue)
+                owner, queue = job.key, self.usage.resolve(job.key.namespace, job.queue)
             else:
-                own = JobKey("Pod", meta.namespace, meta.name), self._accounts.queue_of(pod)
+                own = JobKey("Pod", meta.namespace, meta.name), self.usage.queue_of(pod)
                 owner, queue = gangs.get((meta.namespace, membership(pod).key.name), own)
             yield GpuPod(meta.name, owner, queue, pod.spec.node_name, gpus)
 
@@ -129,5 +126,12 @@ async def look(client: Lists, settings: Settings, namespace: str) -> AutoscalerS
     now_s = time.time()
     observation, gangs = view.observation(now_s), view.bare_gangs()
     return AutoscalerSnapshot(
-        view, nodes, tuple(once.unreadable_configmaps), once.missing(), dict(view.faults), now_s, observation, gangs
+        view,
+        nodes,
+        tuple(once.unreadable_configmaps),
+        once.missing(),
+        dict(view.reader.faults),
+        now_s,
+        observation,
+        gangs,
     )

@@ -213,7 +213,7 @@ class AutoscalerProgram(Program):
         events = DecisionEvents(Quiet(), Refs(self.view).job, Refs(self.view).leaving, self.metrics)
         calls = LeasedCalls(self.client, lambda: self.leads)
         writer = ScaleWriter(
-            calls, KINDS, self._term, events.report_outcome, False, None, self.view.store_written_annotations
+            calls, KINDS, self._term, events.report_outcome, False, None, self.view.reader.store_written_annotations
         )
         acts = writer, settings.policy(), clock, events, self.metrics, journal
         self.controller = AutoscalerController(self.view, self.informers, *acts)
