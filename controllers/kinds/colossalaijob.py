@@ -18,6 +18,7 @@ from turnout.controllers.kinds.colossalaijob_status import TRANSLATION
 from turnout.controllers.model import (
     ChildKey,
     ChildLabels,
+    ChildRules,
     ControlledJob,
     ControlledKind,
     Counts,
@@ -29,8 +30,10 @@ from turnout.controllers.model import (
     PodState,
     Reason,
     Replica,
+    RestartRules,
     Role,
     RunPolicy,
+    StatusRules,
 )
 from turnout.jobs.fields import ObjectPart, read_enum
 from turnout.jobs.kinds import colossalaijob
@@ -466,18 +469,12 @@ COLOSSALAIJOB = ControlledKind(
     COLOSSALAI_JOB.plural,
     LAUNCHER,
     job_reader.refusing(_read),
-    labels,
-    selector,
-    pod_spec,
-    other_children,
-    conditions_of_pods,
-    child_labels=LABELS,
-    owns=("Pod", "Service", "ConfigMap"),
-    name=name,
+    ChildRules(
+        labels, selector, pod_spec, other_children, label_keys=LABELS, owns=("Pod", "Service", "ConfigMap"), name=name
+    ),
+    StatusRules(conditions_of_pods, translation=TRANSLATION, reports_containers=True),
+    RestartRules(should_recreate=_no_recreation),
     postponed_roles=postponed_roles,
-    should_recreate=_no_recreation,
-    translation=TRANSLATION,
     creation_warnings=creation_warnings,
     is_of_other_mode=is_of_other_mode,
-    reports_containers=True,
 )

@@ -17,6 +17,7 @@ from turnout.controllers.kinds import job_reader
 from turnout.controllers.kinds import volcanojob_life as life
 from turnout.controllers.model import (
     ChildLabels,
+    ChildRules,
     ControlledJob,
     ControlledKind,
     Counts,
@@ -28,6 +29,7 @@ from turnout.controllers.model import (
     Replica,
     Role,
     RunPolicy,
+    StatusRules,
     StatusTranslation,
     replica_name,
 )
@@ -456,16 +458,20 @@ VOLCANOJOB = ControlledKind(
     VOLCANO_JOB.plural,
     "",
     job_reader.refusing(_read),
-    labels,
-    selector,
-    pod_spec,
-    other_children,
-    _no_conditions,
-    child_labels=LABELS,
-    owns=("Pod", "Service", "ConfigMap"),
-    translation=StatusTranslation(life.FIELDS, life.to_core_status, life.to_volcano_status),
-    pod_annotations=pod_annotations,
+    ChildRules(
+        labels,
+        selector,
+        pod_spec,
+        other_children,
+        label_keys=LABELS,
+        owns=("Pod", "Service", "ConfigMap"),
+        pod_annotations=pod_annotations,
+    ),
+    StatusRules(
+        _no_conditions,
+        translation=StatusTranslation(life.FIELDS, life.to_core_status, life.to_volcano_status),
+        lifecycle=life.lifecycle,
+        phase=life.job_phase,
+    ),
     title=volcanojob.KIND,
-    lifecycle=life.lifecycle,
-    phase=life.job_phase,
 )

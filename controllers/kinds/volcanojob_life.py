@@ -339,7 +339,7 @@ def _keep_running(context: _PhaseContext) -> ReconcileOutcome:
     group = children.pod_group(job, context.gang_settings)
     budget, pods = CreateBudget(), children.by_role(owned.pods)
     writes = [
-        *children.other_writes([*([] if group is None else [group]), *kind.other_children(job, owned)], owned, budget)
+        *children.other_writes([*([] if group is None else [group]), *kind.children.others(job, owned)], owned, budget)
     ]
     tasks = {role.label for role in job.roles}
     waits_for_admission = children.waits_for_admission(owned, context.gang_settings)

@@ -63,7 +63,7 @@ def lead(number=0, phase=PodPhase.RUNNING, name="bert", **more):
 def others(raw):
     """All that a job owns beside its pods, as it is wanted."""
     found = {}
-    for body in map(children.child_body, ELASTICJOB.other_children(view(raw), OwnedObjects())):
+    for body in map(children.child_body, ELASTICJOB.children.others(view(raw), OwnedObjects())):
         labels, key = body["metadata"]["labels"], children.child_key(body)
         found[key] = ChildState(key, f"uid-{key.name}", labels[LABELS.role], int(labels[LABELS.index]), body["spec"])
     return found

@@ -62,7 +62,7 @@ def pod(index=0, phase=PodPhase.RUNNING, role="worker", name="bert", **more):
 def others(raw):
     """All that a job owns beside its pods, as it is wanted."""
     found = {}
-    for body in map(children.child_body, PYTORCHJOB.other_children(view(raw), OwnedObjects())):
+    for body in map(children.child_body, PYTORCHJOB.children.others(view(raw), OwnedObjects())):
         labels = body["metadata"].get("labels") or {}
         index = int(labels.get(KUBEFLOW.index, -1))
         key = children.child_key(body)

@@ -49,7 +49,7 @@ def view(raw):
 def others(raw):
     """The Service and the host list, as they are wanted."""
     found = {}
-    for body in COLOSSALAIJOB.other_children(view(raw), OwnedObjects()):
+    for body in COLOSSALAIJOB.children.others(view(raw), OwnedObjects()):
         if body["kind"] != "Secret":
             key = children.child_key(body)
             found[key] = ChildState(key, key.name, spec=body.get("spec", {}), data=body.get("data", {}))

@@ -143,7 +143,7 @@ def test_the_port_is_2222_or_the_users_in_service_and_environment():
     for ports, port in ((None, 2222), ([{"name": "msjob-port", "containerPort": 3333}], 3333)):
         own = CONTAINER if ports is None else {**CONTAINER, "ports": ports}
         raw = job({"Scheduler": role(container=own), "Worker": role()})
-        (service,) = MSJOB.other_children(view(raw), OwnedObjects())
+        (service,) = MSJOB.children.others(view(raw), OwnedObjects())
         assert service["spec"]["ports"] == [{"name": "msjob-port", "port": port}]
         assert service["spec"]["type"] == "ClusterIP"
         assert {"name": "MS_SCHED_PORT", "value": str(port)} in container_of(raw, "Worker")["env"]

@@ -59,7 +59,7 @@ def pod(index=0, phase=PodPhase.RUNNING, task="worker", **more):
 def others(raw, phase="Inqueue"):
     """All that a job owns beside its pods, as it is wanted. phase: of its PodGroup."""
     whole, found = view(raw), {}
-    for body in (children.pod_group(whole, VOLCANO), *VOLCANOJOB.other_children(whole, OwnedObjects())):
+    for body in (children.pod_group(whole, VOLCANO), *VOLCANOJOB.children.others(whole, OwnedObjects())):
         key = children.child_key(body)
         told = phase if key.kind == "PodGroup" else ""
         found[key] = ChildState(key, f"uid-{key.name}", "", -1, body.get("spec", {}), body.get("data", {}), told)
