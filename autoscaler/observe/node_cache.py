@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 from turnout.autoscaler.capacity import Capacity
 from turnout.autoscaler.model import UNKNOWN_NODE, JobState
 from turnout.kube.errors import KubeError
-from turnout.kube.node_capacity import Charge, ClusterSnapshot
+from turnout.kube.node_capacity import ClusterSnapshot
 from turnout.kube.objects import Node, Pod
 from turnout.kube.pod_shape import PodShape, amount
+from turnout.kube.resource_table import Charge
 from turnout.topology.fabric import EMPTY, Fabric
 
 _OVER = ("Succeeded", "Failed")  # phases of pods that have ended
@@ -51,7 +52,7 @@ class NodeCache:
         if not new:
             return ()
         self._switches = None
-        return self.snapshot.pods_on(name)
+        return self.snapshot.pods.on_node(name)
 
     def drop_node(self, name: str) -> Collection[str]:
         """Drop a deleted node by its name; its row stays, without room. Return the uids of the pods on it. An
@@ -60,7 +61,7 @@ class NodeCache:
         _add_offer(self.total, self.by_name.pop(name, None), -1)
         self._unready.discard(name)
         self.snapshot.drop_node(name)
-        return self.snapshot.pods_on(name)
+        return self.snapshot.pods.on_node(name)
 
     def put_pod(self, pod: Pod, shape: PodShape) -> None:
         """Charge a pod to its node if it has one and has not ended; else release what it was charged. shape: of the
@@ -98,8 +99,9 @@ class NodeCache:
         elsewhere.
         """
         counts = dict.fromkeys(("used", "free", "faulty", "unschedulable"), 0)
-        columns = [(name, self.snapshot.columns.index(name)) for name in gpus if name in self.snapshot.columns]
-        remaining = self.snapshot.free()
+        column_of = self.snapshot.resources.column_of
+        columns = [(name, column_of[name]) for name in gpus if name in column_of]
+        remaining = self.snapshot.resources.free()
         for name, node in self.by_name.items():
             offered = sum(_offered(node, resource) for resource in gpus)
             row = self.snapshot.row_of.get(name)  # None until the next observation
@@ -128,8 +130,8 @@ class NodeCache:
         An overcommitted resource of a node counts as 0.
         """
         rows = self._rows_of(nodes)
-        sums = np.maximum(self.snapshot.free()[rows], 0).sum(axis=0).tolist() if rows else []
-        return {name: amount for name, amount in zip(self.snapshot.columns, sums, strict=False) if amount}
+        sums = np.maximum(self.snapshot.resources.free()[rows], 0).sum(axis=0).tolist() if rows else []
+        return {name: amount for name, amount in zip(self.snapshot.resources.column_of, sums, strict=False) if amount}
 
     def _rows_of(self, nodes: Collection[str]) -> list[int]:
         """Return the rows of the nodes that exist."""
@@ -140,18 +142,19 @@ class NodeCache:
 
         The result is a copy: later changes of nodes do not change it.
         """
-        shapes = set(shapes)
+        shapes, resources = set(shapes), self.snapshot.resources
         for shape in shapes:
-            self.snapshot.pod_amounts(shape)  # every resource gets its column first
-        takes = {shape: self.snapshot.pod_amounts(shape) for shape in shapes}
-        admits = {shape: self.snapshot.admitted(shape).copy() for shape in shapes}
+            resources.pod_amounts(shape)  # every resource gets its column first
+        takes = {shape: resources.pod_amounts(shape) for shape in shapes}
+        admits = {shape: self.snapshot.admission.rows(shape).copy() for shape in shapes}
         for admitted in admits.values():
             admitted[self._rows_of(reserved)] = False
         if self._switches is None:
             rows = sorted(self.snapshot.row_of, key=self.snapshot.row_of.__getitem__)
             self._switches = switches(self.fabric, (self.by_name.get(name) for name in rows))
-        ports_held = self.snapshot.port_holders({port for shape in shapes for port in shape.host_ports})
-        return Capacity(self.snapshot.columns, self.snapshot.free(), takes, admits, self._switches, ports_held)
+        ports_held = self.snapshot.pods.port_holders({port for shape in shapes for port in shape.host_ports})
+        names = tuple(resources.column_of)
+        return Capacity(names, resources.free(), takes, admits, self._switches, ports_held)
 
 
 def _add_offer(total: Counter[str], node: Node | None, sign: int) -> None:
