@@ -116,7 +116,7 @@ class QueueCache:
         self._named.setdefault(queue.name, {})[object_key] = queue
         if queue.dialect is QueueDialect.KOORDINATOR:
             self._update_namespaces()
-        self._names_changed |= before is None or before.grants != queue.grants
+        self._names_changed |= before is None or before.access.grants != queue.access.grants
 
     def drop(self, object_key: str) -> None:
         """Drop a queue whose object was deleted. object_key: with which it was stored. An unknown key is ignored."""
@@ -150,7 +150,9 @@ class QueueCache:
         False for an unknown queue.
         """
         objects = self._named.get(queue)
-        return objects is not None and all(each.grants is None or namespace in each.grants for each in objects.values())
+        return objects is not None and all(
+            each.access.grants is None or namespace in each.access.grants for each in objects.values()
+        )
 
     def close_local_queue(self, local_queue: str, cluster_queue: str) -> str:
         """Close a LocalQueue. Return the name of a closed queue that stands for it, below its ClusterQueue.

@@ -15,7 +15,18 @@ from typing import Any
 
 from turnout.jobs.fields import ObjectPart, lenient_part, read_amounts, read_json
 from turnout.jobs.queues.accounting import CYCLE, QueueClaim, share_by_weight, sum_subtrees, top_down
-from turnout.jobs.queues.model import NOTHING, Amounts, Demand, Object, QueueDialect, QueueShare, QueueSpec, headroom
+from turnout.jobs.queues.model import (
+    NOTHING,
+    Amounts,
+    Demand,
+    Object,
+    QueueAccess,
+    QueueDialect,
+    QueueShare,
+    QueueSpec,
+    Sharing,
+    headroom,
+)
 
 LABEL = "quota.scheduling.koordinator.sh/"  # the prefix of labels and annotations
 NAME = f"{LABEL}name"  # of the quota that pays for a pod
@@ -44,11 +55,12 @@ def read(raw: Object) -> QueueSpec:
         QueueDialect.KOORDINATOR,
         capability=max_amounts,
         deserved=min_amounts,
-        lends=labels_part.text(f"{LABEL}allow-lent-resource") != "false",
         parent="" if is_root else parent,
-        weights=weights if any(weights.values()) else max_amounts,
-        namespaces=namespaces,
-        grants=tuple(dict.fromkeys((meta.text("namespace"), *namespaces))),
+        sharing=Sharing(
+            weights=weights if any(weights.values()) else max_amounts,
+            lends=labels_part.text(f"{LABEL}allow-lent-resource") != "false",
+        ),
+        access=QueueAccess(namespaces, tuple(dict.fromkeys((meta.text("namespace"), *namespaces)))),
         headroom=headroom(meta, max_amounts, min_amounts),
         pool=_total_below_root(annotations, max_amounts, root.faults) if is_root else None,
         faults=tuple(root.faults or ()),
@@ -64,8 +76,8 @@ def quota_of_namespace(queues: Iterable[QueueSpec]) -> dict[str, str]:
     quotas = sorted(
         (q for q in queues if q.dialect is QueueDialect.KOORDINATOR), key=lambda queue: queue.name, reverse=True
     )
-    first_quotas = {namespace: queue.name for queue in quotas for namespace in queue.namespaces}
-    return first_quotas | {queue.name: queue.name for queue in quotas if queue.name in queue.namespaces}
+    first_quotas = {namespace: queue.name for queue in quotas for namespace in queue.access.namespaces}
+    return first_quotas | {queue.name: queue.name for queue in quotas if queue.name in queue.access.namespaces}
 
 
 def shares(queues: Sequence[QueueSpec], demand: Demand) -> dict[str, QueueShare]:
@@ -156,7 +168,7 @@ def _requests(
         for resource, max_amount in queue.capability.items():
             request[resource] = min(request[resource], max_amount)
         for resource, min_amount in queue.deserved.items():
-            request[resource] = request[resource] if queue.lends else max(request[resource], min_amount)
+            request[resource] = request[resource] if queue.sharing.lends else max(request[resource], min_amount)
         if parents[name] in requests:
             requests[parents[name]].update(request)
     return requests
@@ -199,7 +211,7 @@ def _claim(queue: QueueSpec, resource: str, requested: int) -> QueueClaim:
 
     requested: the amount that the quota and its subtree request.
     """
-    min_amount, weight = queue.deserved.get(resource, 0), queue.weights.get(resource, 0)
+    min_amount, weight = queue.deserved.get(resource, 0), queue.sharing.weights.get(resource, 0)
     if requested <= min_amount:
         return QueueClaim(requested, weight, 0.0, 0.0, min_amount)
     return QueueClaim(min_amount, weight, 0.0, (requested - min_amount) / weight if weight else 0.0, min_amount)

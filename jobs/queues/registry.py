@@ -141,8 +141,8 @@ def _read_kueue(raw: Object) -> QueueOrder | None:
 
 def _queue_order(spec: QueueSpec, *, is_strict: bool) -> QueueOrder:
     """Return the order of a queue under its unique name."""
-    grants = None if spec.grants is None else frozenset(spec.grants[:MAX_NAMESPACES])
-    namespaces = spec.namespaces[:MAX_NAMESPACES] if is_strict else ()
+    grants = None if spec.access.grants is None else frozenset(spec.access.grants[:MAX_NAMESPACES])
+    namespaces = spec.access.namespaces[:MAX_NAMESPACES] if is_strict else ()
     return QueueOrder(f"{spec.dialect.value}/{spec.name}", (spec.name,), namespaces, grants, is_strict)
 
 

@@ -100,7 +100,7 @@ def test_a_queue_of_which_nothing_is_said():
     assert Flavor("f", GPU) == Flavor("f", GPU, 0, None, None)
     read = volcano.read(raw("q"))
     assert (read, volcano.read(raw("q", weight=0))) == (QueueSpec("q"), QueueSpec("q"))
-    assert not kueue.read(raw("q")).reclaims
+    assert not kueue.read(raw("q")).kueue.reclaims
     assert [bounds_several(name) for name in ("q", "cohort/c", POOL, "namespace/n")] == [False, True, True, False]
 
 
