@@ -8,7 +8,19 @@ from tests.jobs.test_queue import GPU, TOTAL, demand, raw, volcano_queue
 from turnout.jobs.fields import lenient_part, read_count_in_text, read_quantity
 from turnout.jobs.queues import koordinator, kueue, namespace, volcano
 from turnout.jobs.queues.accounting import QueueClaim, charge, holds, room, share_by_weight
-from turnout.jobs.queues.model import POOL, Amounts, Demand, Flavor, QueueDialect, QueueShare, QueueSpec, bounds_several
+from turnout.jobs.queues.model import (
+    POOL,
+    Amounts,
+    Demand,
+    Flavor,
+    KueueTerms,
+    QueueAccess,
+    QueueDialect,
+    QueueShare,
+    QueueSpec,
+    Sharing,
+    bounds_several,
+)
 from turnout.jobs.queues.registry import limits, shares
 
 
@@ -93,8 +105,8 @@ def test_what_is_no_quantity_is_told(told):
 def test_a_queue_of_which_nothing_is_said():
     nothing: Amounts = {}
     assert QueueSpec("q") == QueueSpec(
-        "q", QueueDialect.VOLCANO, nothing, nothing, nothing, "", 1, nothing, True, True, False, (), nothing, (), "",
-        False, None, "", (),
+        "q", QueueDialect.VOLCANO, nothing, nothing, nothing, "", Sharing(1, nothing, True), True, False,
+        QueueAccess((), None), nothing, KueueTerms((), "", False), None, "", (),
     )  # fmt: skip
     assert QueueShare() == QueueShare(nothing, nothing, nothing, "", nothing, {}, True, nothing, "", "", (), False)
     assert Flavor("f", GPU) == Flavor("f", GPU, 0, None, None)
