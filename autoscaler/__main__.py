@@ -65,15 +65,15 @@ async def serve(settings: Settings) -> None:
         )
         elector, recorder = _elector(client, settings, clock), _recorder(client, settings, clock)
         metrics, refs = Metrics(settings.gpu_resource, restart_s=settings.restart_s), Refs(cache)
-        metrics.show_client(lambda: client.request_counts, informers.reflectors.items, clock)
+        metrics.show_client(lambda: client.requests.counts, informers.reflectors.items, clock)
         events = DecisionEvents(recorder, refs.job, refs.leaving, metrics)
 
         def time() -> SteadyTime:
             """Return a new wall clock that shows jumps."""
-            return SteadyTime(clock, client.server_ahead_s)
+            return SteadyTime(clock, client.requests.server_clock.ahead_s)
 
         calls, namespace = LeasedCalls(client, lambda: elector.is_leading), settings.namespace()
-        gang_mins = GangMinWriter(calls, cache, events.report_gang_min)
+        gang_mins = GangMinWriter(calls, cache.group_uses, events.report_gang_min)
         scale_writer = _scale_writer(calls, elector, events, cache, gang_mins, dry_run=not settings.act)
         with open_decision_log(settings.decision_log) as decision_log:
             _show_cluster(metrics, cache, decision_log, settings)
@@ -136,7 +136,7 @@ def _scale_writer(
         events.report_outcome,
         dry_run=dry_run,
         confirm_lease=elector.confirm,
-        on_written=cache.store_written_annotations,
+        on_written=cache.reader.store_written_annotations,
         before_shrink=gang_mins.lower,
     )
 
@@ -193,12 +193,14 @@ def _show_cluster(metrics: Metrics, cache: Cache, decision_log: DecisionLogWrite
 
     decision_log: the decision log, None for none.
     """
-    gpus_by_state = partial(cache.gpus_by_state, settings.gpu_resource, settings.taint_key)
+    gpus_by_state = partial(cache.nodes.gpus_by_state, settings.gpu_resource, settings.taint_key)
     metrics.show_cluster(
-        gpus_by_state, lambda: 0 if decision_log is None else decision_log.left_out, cache.queues_of_scraped_jobs
+        gpus_by_state,
+        lambda: 0 if decision_log is None else decision_log.left_out,
+        lambda: ((key, cache.usage.queue_of(pod)) for key, pod in cache.unmanaged.scraped_jobs()),
     )
     metrics.usage.set_sources(
-        lambda: gpus_by_state()["free"], partial(cache.label_of, settings.owner_label), settings.policy().headroom
+        lambda: gpus_by_state()["free"], partial(cache.jobs.label_of, settings.owner_label), settings.policy().headroom
     )
 
 

@@ -93,7 +93,7 @@ def _report(kind: ControlledKind, raw: Object, name: str, children: JobChildren,
             "it is being deleted, and its pods with it", "wait; who set its finalizers has to end them"
         )
     status = _mapping(raw.get("status"))
-    listed_conditions = conditions.valid_conditions(kind.translation.read(status))
+    listed_conditions = conditions.valid_conditions(kind.status.translation.read(status))
     if (end := _end_report(listed_conditions, view, now_s)) is not None:
         return end
     if isinstance(view, ControlledJob) and view.other_controller:
@@ -237,7 +237,7 @@ def _waiting(
     Only the first role with such a replica is reported. pods: all of the job. raw: the job's object. name:
     KIND/NAMESPACE/NAME. now_s: since 1970.
     """
-    counts = _mapping(kind.translation.read(_mapping(raw.get("status"))).get("replicaStatuses"))
+    counts = _mapping(kind.status.translation.read(_mapping(raw.get("status"))).get("replicaStatuses"))
     for role in view.roles:
         lacking = set(range(role.replicas)) - {pod.index for pod in pods if pod.role == role.label}
         back_off = BackOff.read(_mapping(counts.get(role.name)), now_s)

@@ -28,7 +28,7 @@ class Run:
 
 def selector(kind: ControlledKind, job: str, rank: int) -> str:
     """Return the label selector of a rank's pods. job: the name of the job. rank: index of the worker in its role."""
-    return f"{kind.child_labels.job}={job},{kind.child_labels.index}={rank}"
+    return f"{kind.children.label_keys.job}={job},{kind.children.label_keys.index}={rank}"
 
 
 class NoSuchContainer(Exception):
@@ -41,7 +41,7 @@ def newest(kind: ControlledKind, pods: Iterable[Object], container_name: str = "
     The newest pod counts. container_name: "" for the training container, or the pod's first one if it has none of that
     name. Raises NoSuchContainer if the newest pod has no container of the given name.
     """
-    role = kind.child_labels.role
+    role = kind.children.label_keys.role
     workers = [each for each in pods if (each["metadata"].get("labels") or {}).get(role) == "worker"]
     if not workers:
         return None

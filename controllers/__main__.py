@@ -63,13 +63,13 @@ async def serve(settings: Settings) -> None:
         elector, host = _elector(client, settings, clock, rng), socket.gethostname()
         events = EventRecorder(client, "turnout-controller", host, clock=clock, docs=settings.docs_base_url)
         metrics = Metrics(queue.__len__, settings.kinds, lambda: cache.count_by_phase() if leading else None)
-        metrics.show_client(lambda: client.request_counts, informers.reflectors.items, clock)
+        metrics.show_client(lambda: client.requests.counts, informers.reflectors.items, clock)
         calls = LeasedCalls(client, lambda: elector.is_leading)
         plans = ScalePlans(calls, WorkQueue(clock, backoff, rng.random, one_per_namespace=True), clock, events, metrics)
         if has_scale_plans := "ElasticJob" in settings.kinds:
             informers.watch_plans(plans)
         writer = ChildWriter(calls, cache, kinds, gang_settings)
-        time = SteadyTime(clock, client.server_ahead_s)
+        time = SteadyTime(clock, client.requests.server_clock.ahead_s)
         controller = JobController(cache, queue, writer, kinds, gang_settings, clock, events, metrics, time)
 
         async def term() -> None:

@@ -73,10 +73,10 @@ def pod_body(
     owned: what the job owns now.
     """
     template = role.template.get("metadata") or {}
-    labels = {**(template.get("labels") or {}), **kind.labels(job, role, replica)}
-    annotations = {**(template.get("annotations") or {}), **kind.pod_annotations(job, role, replica)}
+    labels = {**(template.get("labels") or {}), **kind.children.labels(job, role, replica)}
+    annotations = {**(template.get("annotations") or {}), **kind.children.pod_annotations(job, role, replica)}
     policy = _RESTART.get(role.restart, role.restart.value)
-    spec = {**with_metrics_port(kind.pod_spec(job, role, replica, owned)), "restartPolicy": policy}
+    spec = {**with_metrics_port(kind.children.pod_spec(job, role, replica, owned)), "restartPolicy": policy}
     dialect = GangDialect.NONE if role.outside_gang else gang_settings.dialect
     if dialect is not GangDialect.NONE:
         spec.setdefault("schedulerName", gang_settings.scheduler or SCHEDULERS[dialect])
@@ -84,7 +84,7 @@ def pod_body(
         annotations |= {_GROUP_ANNOTATION: job.gang.name or job.name, _TASK_ANNOTATION: role.label}
     elif dialect is GangDialect.SCHEDULER_PLUGINS:
         labels[_GROUP_LABEL] = job.name
-    meta = meta_of(job, kind.name(job, role, replica), labels)
+    meta = meta_of(job, kind.children.name(job, role, replica), labels)
     body = {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -112,14 +112,16 @@ def services(kind: ControlledKind, job: ControlledJob, role: Role) -> Iterator[L
     """
     for index in range(role.replicas):
         replica = Replica(index, index)
-        yield LazyChild(ChildKey("Service", kind.name(job, role, replica)), partial(_service, kind, job, role, replica))
+        yield LazyChild(
+            ChildKey("Service", kind.children.name(job, role, replica)), partial(_service, kind, job, role, replica)
+        )
 
 
 def _service(kind: ControlledKind, job: ControlledJob, role: Role, replica: Replica) -> Object:
     """Return the headless Service of one replica, with the ports of the container that the kind calls its training
     container.
     """
-    labels = kind.labels(job, role, replica)
+    labels = kind.children.labels(job, role, replica)
     labels.pop("training.kubeflow.org/job-role", None)
     ports = [
         {"name": each.get("name", ""), "port": each["containerPort"]}
@@ -128,7 +130,7 @@ def _service(kind: ControlledKind, job: ControlledJob, role: Role, replica: Repl
         for each in container.get("ports") or ()
     ]
     spec = {"clusterIP": "None", "selector": labels, "ports": ports}
-    meta = meta_of(job, kind.name(job, role, replica), labels)
+    meta = meta_of(job, kind.children.name(job, role, replica), labels)
     return {"apiVersion": "v1", "kind": "Service", "metadata": meta, "spec": spec}
 
 

@@ -33,9 +33,9 @@ def job_phase(kind: ControlledKind, status: Object) -> JobPhase:
 
     PENDING for a new job and for a status without a known condition.
     """
-    if kind.phase is not None:
-        return kind.phase(status)
-    stored_conditions = valid_conditions(kind.translation.read(status))
+    if kind.status.phase is not None:
+        return kind.status.phase(status)
+    stored_conditions = valid_conditions(kind.status.translation.read(status))
     return next((phase for type_, phase in _PHASES.items() if is_true(stored_conditions, type_)), JobPhase.PENDING)
 
 

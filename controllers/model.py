@@ -178,6 +178,16 @@ class PodPhase(Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class TrainingContainer:
+    """The training container of a pod: when it started, and how it ended. Times are in seconds since 1970."""
+
+    exit_code: int | None = None  # None while it runs
+    message: str = ""  # its termination message, or the end of its log
+    started_s: float | None = None  # its start, else that of the pod; None if unknown
+    ended_s: float | None = None  # None while it runs, or if unknown
+
+
+@dataclass(frozen=True, slots=True)
 class PodState:
     """A pod of the job."""
 
@@ -187,16 +197,13 @@ class PodState:
     index: int  # -1 without a readable index label
     phase: PodPhase
     deleting: bool = False  # it terminates
-    exit_code: int | None = None  # of the training container, None while it runs
+    training_container: TrainingContainer = TrainingContainer()
     restarts: int = 0  # restarts of its containers
     ready: bool = False
     reason: str = ""  # why it failed, by its status or its container's: "Evicted", "OOMKilled"
     node: str = ""  # name of its node, "" without one
-    termination_message: str = ""  # the termination message of the training container, or the end of its log
     mode: str = ""  # the value of the kind's label `mode`
     containers: Sequence[Object] = ()  # their statuses, if the kind reports them
-    started_s: float | None = None  # start of the training container, else of the pod, since 1970; None if unknown
-    ended_s: float | None = None  # end of the training container, since 1970; None while it runs, or if unknown
     scheduler_message: str = ""  # why its scheduler has no node for it, "" for a pod with a node
     state_since_s: float = 0.0  # its deletion, else its end, else its creation, since 1970; 0 if unknown
 
@@ -356,6 +363,49 @@ NO_TRANSLATION = StatusTranslation()
 
 
 @dataclass(frozen=True, slots=True)
+class ChildRules:
+    """How the children of a kind's jobs are made and found."""
+
+    labels: Callable[[ControlledJob, Role, Replica], dict[str, str]]  # of the child of one replica
+    selector: Callable[[ControlledJob, Role], dict[str, str]]  # the labels of all pods of one role
+    # The children matter if an address is known only once a Service exists.
+    pod_spec: Callable[[ControlledJob, Role, Replica, OwnedObjects], dict[str, Any]]
+    others: Callable[[ControlledJob, OwnedObjects], Sequence[NeededChild]]  # all children that are not pods
+    label_keys: ChildLabels = KUBEFLOW  # the labels by which they are found
+    owns: tuple[str, ...] = ("Pod", "Service", "HorizontalPodAutoscaler")  # the kinds of the children
+    name: Callable[[ControlledJob, Role, Replica], str] = replica_name
+    # The annotations of one replica's pod.
+    pod_annotations: Callable[[ControlledJob, Role, Replica], Mapping[str, str]] = lambda _job, _role, _replica: {}
+    unique_pod_names: bool = False  # a pod's name is never given twice
+
+
+@dataclass(frozen=True, slots=True)
+class StatusRules:
+    """How the status of a kind's jobs follows from their pods."""
+
+    # The conditions that follow from the pods. The counts are by the name of the role.
+    conditions_of_pods: Callable[[ControlledJob, Mapping[str, Counts], OwnedObjects], Sequence[PodDerivedCondition]]
+    translation: StatusTranslation = NO_TRANSLATION
+    reports_containers: bool = False  # the status has the containers' own statuses
+    # Decides on a job whose lifecycle is a table of phases; None if its conditions follow kubeflow/common.
+    lifecycle: (
+        Callable[[ControlledKind, ControlledJob, Object, OwnedObjects, float, GangSettings], ReconcileOutcome] | None
+    ) = None
+    phase: Callable[[Object], JobPhase] | None = None  # reads a status; None to follow the conditions
+
+
+@dataclass(frozen=True, slots=True)
+class RestartRules:
+    """Which failed pods of a kind's jobs are recreated."""
+
+    lowest_retryable_exit_code: int = 128  # the lowest exit code for which Restart.EXIT_CODE recreates a pod
+    # True to recreate a failed pod, False to let the job fail, None to follow the role's policy.
+    should_recreate: Callable[[ControlledJob, Role, PodState], bool | None] = lambda _job, _role, _pod: None
+    # The exit code by which a pod reports a faulty node, None for kinds without one.
+    faulty_node_exit_code: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class ControlledKind:
     """A kind of jobs as data and plain functions."""
 
@@ -364,39 +414,17 @@ class ControlledKind:
     plural: str  # in paths
     container: str  # name of the training container, "" for any
     read: Callable[[Object], ControlledJob | RefusedJob]
-    labels: Callable[[ControlledJob, Role, Replica], dict[str, str]]  # of the child of one replica
-    selector: Callable[[ControlledJob, Role], dict[str, str]]  # the labels of all pods of one role
-    # The children matter if an address is known only once a Service exists.
-    pod_spec: Callable[[ControlledJob, Role, Replica, OwnedObjects], dict[str, Any]]
-    other_children: Callable[[ControlledJob, OwnedObjects], Sequence[NeededChild]]  # all children that are not pods
-    # The conditions that follow from the pods. The counts are by the name of the role.
-    conditions_of_pods: Callable[[ControlledJob, Mapping[str, Counts], OwnedObjects], Sequence[PodDerivedCondition]]
-    lowest_retryable_exit_code: int = 128  # the lowest exit code for which Restart.EXIT_CODE recreates a pod
-    child_labels: ChildLabels = KUBEFLOW
-    owns: tuple[str, ...] = ("Pod", "Service", "HorizontalPodAutoscaler")
-    name: Callable[[ControlledJob, Role, Replica], str] = replica_name
+    children: ChildRules
+    status: StatusRules
+    restarts: RestartRules = RestartRules()
     # Names of the roles whose missing pods are not created yet.
     postponed_roles: Callable[[ControlledJob, OwnedObjects], Collection[str]] = lambda _job, _owned: ()
     # The part of a suspended job that still runs, None if nothing of it runs.
     part_while_suspended: Callable[[ControlledJob], ControlledJob | None] = lambda _job: None
-    # True to recreate a failed pod, False to let the job fail, None to follow the role's policy.
-    should_recreate: Callable[[ControlledJob, Role, PodState], bool | None] = lambda _job, _role, _pod: None
-    translation: StatusTranslation = NO_TRANSLATION
     creation_warnings: Callable[[ControlledJob], Sequence[str]] = lambda _job: ()  # for the owner of a new job
     # True for a pod that was created for another mode of the job.
     is_of_other_mode: Callable[[ControlledJob, PodState], bool] = lambda _job, _pod: False
-    reports_containers: bool = False  # its status has the containers' own statuses
-    unique_pod_names: bool = False  # a pod's name is never given twice
-    # The exit code by which a pod reports a faulty node, None for kinds without one.
-    faulty_node_exit_code: int | None = None
-    # The annotations of one replica's pod.
-    pod_annotations: Callable[[ControlledJob, Role, Replica], Mapping[str, str]] = lambda _job, _role, _replica: {}
     title: str = ""  # its name among kinds, if another kind has the same `kind`
-    # Decides on a job whose lifecycle is a table of phases; None if its conditions follow kubeflow/common.
-    lifecycle: (
-        Callable[[ControlledKind, ControlledJob, Object, OwnedObjects, float, GangSettings], ReconcileOutcome] | None
-    ) = None
-    phase: Callable[[Object], JobPhase] | None = None  # reads a status; None to follow the conditions
 
     @property
     def full_name(self) -> str:

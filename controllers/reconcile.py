@@ -84,7 +84,7 @@ class _StatusDraft:
         if self.replicas or "replicaStatuses" in self.before:
             core_status["replicaStatuses"] = self.replicas
         core_status |= {name: each for name, each in zip(_TIMES, (self.start, self.completion), strict=True) if each}
-        translation = self.kind.translation
+        translation = self.kind.status.translation
         status = translation.write(core_status, self.job, self.owned, StatusContext(self.raw, self.now_s))
         status_before = {name: self.raw[name] for name in translation.fields if name in self.raw}
         return None if status == status_before else children.merge_patch(status_before, status)
@@ -107,8 +107,8 @@ def reconcile(
         return _report_refusal(status, job)
     if job.other_controller:
         return NOTHING
-    if kind.lifecycle is not None:
-        return NOTHING if owned.pods_unreadable else kind.lifecycle(kind, job, raw, owned, now_s, gang_settings)
+    if kind.status.lifecycle is not None:
+        return NOTHING if owned.pods_unreadable else kind.status.lifecycle(kind, job, raw, owned, now_s, gang_settings)
     status.job = job
     return _decide(ReconcileContext(kind, job, owned, gang_settings, now_s), status)
 
@@ -178,7 +178,7 @@ def _next_status(kind: ControlledKind, raw: Object, owned: OwnedObjects, now_s: 
     Invalid parts of the stored status are left out. raw: the job's object. now_s: seconds since 1970.
     """
     status = as_mapping(raw.get("status"))
-    before = kind.translation.read(status)
+    before = kind.status.translation.read(status)
     roles = as_mapping(before.get("replicaStatuses"))
     replicas = {name: each for name, each in roles.items() if isinstance(each, Mapping)}
     start, completion = (before.get(name) if unix_s(before.get(name)) else None for name in _TIMES)
@@ -267,7 +267,7 @@ def _suspended_outcome(context: ReconcileContext, status: _StatusDraft) -> Recon
         return _outcome(status, [*children.delete_pods(owned.pods), *children.delete_others(owned)])
     context = replace(context, job=kept_job)
     kept_roles = {role.label for role in kept_job.roles}
-    writes = [*children.other_writes(kind.other_children(kept_job, owned), owned, context.create_budget)]
+    writes = [*children.other_writes(kind.children.others(kept_job, owned), owned, context.create_budget)]
     writes += children.delete_pods(pod for pod in owned.pods if pod.role not in kept_roles)
     decisions = _decide_roles(context, status)
     for name, decision in decisions.items():
@@ -353,7 +353,7 @@ def _running_outcome(context: ReconcileContext, status: _StatusDraft) -> Reconci
     """
     job, owned = context.job, context.owned
     group = children.pod_group(job, context.gang_settings)
-    other_children = [*([] if group is None else [group]), *context.kind.other_children(job, owned)]
+    other_children = [*([] if group is None else [group]), *context.kind.children.others(job, owned)]
     writes = [*children.other_writes(other_children, owned, context.create_budget)]
     decisions = _decide_roles(context, status)
     for role in job.roles:
@@ -366,7 +366,7 @@ def _running_outcome(context: ReconcileContext, status: _StatusDraft) -> Reconci
     pod_conditions = (
         [PodDerivedCondition(Reason.FAILED, failures[-1])]
         if failures
-        else context.kind.conditions_of_pods(job, counts, owned)
+        else context.kind.status.conditions_of_pods(job, counts, owned)
     )
     for condition in pod_conditions:
         _add_pod_condition(status, condition)
@@ -402,7 +402,9 @@ def _add_pod_condition(status: _StatusDraft, condition: PodDerivedCondition) -> 
 
 def _replica_status(kind: ControlledKind, job: ControlledJob, role: Role, count: Counts) -> Object:
     """Return the part of the status about one role: its selector and the counts of its pods, zeros left out."""
-    selector: dict[str, Any] = {"selector": ",".join(f"{k}={v}" for k, v in sorted(kind.selector(job, role).items()))}
+    selector: dict[str, Any] = {
+        "selector": ",".join(f"{k}={v}" for k, v in sorted(kind.children.selector(job, role).items()))
+    }
     numbers = {"active": count.active, "succeeded": count.succeeded, "failed": count.failed}
     return {**selector, **{name: number for name, number in numbers.items() if number}}
 

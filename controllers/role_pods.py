@@ -88,7 +88,11 @@ def decide_role(context: ReconcileContext, role: Role, before: Object) -> RoleDe
     kind, job = context.kind, context.job
     pods = _pods_of_role(context, role)
     history = RoleHistory.read(
-        role, before, pods.all, unique_pod_names=kind.unique_pod_names, faulty_node_exit_code=kind.faulty_node_exit_code
+        role,
+        before,
+        pods.all,
+        unique_pod_names=kind.children.unique_pod_names,
+        faulty_node_exit_code=kind.restarts.faulty_node_exit_code,
     )
     recreated = [pod for pod in pods.failed if history.may_recreate(pod) and _is_recreated(kind, job, role, pod)]
     failure = _failure(kind, job, role, history, pods.failed, recreated)
@@ -100,7 +104,7 @@ def decide_role(context: ReconcileContext, role: Role, before: Object) -> RoleDe
     ]
     waiting_s = back_off.waiting_s(role.replicas, JUMP_S if context.owned.jumped_s else 0.0)
     creations, history = _creations(context, role, history, pods, waiting_s)
-    uncounted_pods = recreated if kind.unique_pod_names else ()
+    uncounted_pods = recreated if kind.children.unique_pod_names else ()
     return RoleDecision(
         [*(children.delete_pod(pod) for pod in pods_to_delete), *creations],
         _counts(pod for pod in pods.all if pod.index < role.replicas and pod not in uncounted_pods),
@@ -109,7 +113,7 @@ def decide_role(context: ReconcileContext, role: Role, before: Object) -> RoleDe
         {**history.status_fields(), **back_off.status_fields(role.replicas)},
         min(waiting_s.values(), default=None),
         _back_off_events(role, waiting_s, new_failures),
-        [restart_reason(pod, kind.faulty_node_exit_code) for pod in new_failures],
+        [restart_reason(pod, kind.restarts.faulty_node_exit_code) for pod in new_failures],
     )
 
 
@@ -117,7 +121,7 @@ def _pods_of_role(context: ReconcileContext, role: Role) -> _RolePods:
     """Return the pods of a role, sorted by index and grouped as _RolePods documents."""
     role_pods = sorted((pod for pod in context.owned.pods if pod.role == role.label), key=lambda pod: pod.index)
     of_other_mode = [pod for pod in role_pods if context.kind.is_of_other_mode(context.job, pod)]
-    replaced = [pod for pod in role_pods if context.kind.unique_pod_names and pod.deleting]
+    replaced = [pod for pod in role_pods if context.kind.children.unique_pod_names and pod.deleting]
     failed = [
         pod for pod in role_pods if pod.phase is PodPhase.FAILED and pod not in of_other_mode and pod not in replaced
     ]
@@ -194,10 +198,11 @@ def _is_recreated(kind: ControlledKind, job: ControlledJob, role: Role, pod: Pod
 
     With Restart.EXIT_CODE, a pod without a known exit code is not created again.
     """
-    if (decision := kind.should_recreate(job, role, pod)) is not None:
+    if (decision := kind.restarts.should_recreate(job, role, pod)) is not None:
         return decision
     if role.restart is Restart.EXIT_CODE:
-        return pod.exit_code is not None and pod.exit_code >= kind.lowest_retryable_exit_code
+        exit_code = pod.training_container.exit_code
+        return exit_code is not None and exit_code >= kind.restarts.lowest_retryable_exit_code
     return role.restart is not Restart.NEVER
 
 
@@ -205,7 +210,7 @@ def _is_final(kind: ControlledKind, job: ControlledJob, role: Role, pod: PodStat
     """Return True if the failure of this pod, which is not recreated, fails the job, however many other pods there
     are.
     """
-    return role.restart is Restart.EXIT_CODE or kind.should_recreate(job, role, pod) is False
+    return role.restart is Restart.EXIT_CODE or kind.restarts.should_recreate(job, role, pod) is False
 
 
 def _counts(pods: Iterable[PodState]) -> Counts:
@@ -236,7 +241,7 @@ def restart_reason(pod: PodState, faulty_node_exit_code: int | None = None) -> R
         return RestartReason.OUT_OF_MEMORY
     if pod.deleting or pod.reason in _EVICTED:
         return RestartReason.EVICTED
-    if faulty_node_exit_code is not None and pod.exit_code == faulty_node_exit_code:
+    if faulty_node_exit_code is not None and pod.training_container.exit_code == faulty_node_exit_code:
         return RestartReason.FAULTY_NODE
     return RestartReason.PROCESS_FAILED
 
@@ -246,12 +251,12 @@ class RoleHistory:
     """The history of one role: its restarts, and the numbers of its pods. Methods return a changed copy."""
 
     role: Role
-    unique_pod_names: bool  # as in ControlledKind
+    unique_pod_names: bool  # as in ChildRules
     total: int  # restarts of all indices
     uids: frozenset[str]  # uids of pods that are counted and may still exist
     by_index: Mapping[int, int]  # restarts of each index, if the role bounds them
     next_number: int  # the first number that was never given
-    faulty_node_exit_code: int | None = None  # as in ControlledKind
+    faulty_node_exit_code: int | None = None  # as in RestartRules
     oom_kills: Mapping[int, int] = field(default_factory=dict)  # restarts after an OOM kill, by index
     faulty_nodes: tuple[str, ...] = ()  # names of faulty nodes, the newest last
     first_unrecorded: int = 0  # `nextNumber` of the stored status: lower numbers were used before
@@ -319,7 +324,7 @@ class RoleHistory:
         for pod in new_failures if self.faulty_node_exit_code is not None else ():
             if pod.reason == _OUT_OF_MEMORY:
                 killed[pod.index] = killed.get(pod.index, 0) + 1
-            if pod.exit_code == self.faulty_node_exit_code and pod.node:
+            if pod.training_container.exit_code == self.faulty_node_exit_code and pod.node:
                 nodes = [*(each for each in nodes if each != pod.node), pod.node][-_MAX_FAULTY_NODES:]
         uids = frozenset(pod.uid for pod in pods)
         total = self.total + len(new_failures)
@@ -462,7 +467,8 @@ def pause_s(failures: int) -> float:
 
 def _run_time_s(pod: PodState, now_s: float) -> float:
     """Return for how long a pod has run, in seconds; 0 if its start is unknown. A pod of unknown end ran until now."""
-    return 0.0 if pod.started_s is None else (now_s if pod.ended_s is None else pod.ended_s) - pod.started_s
+    started_s, ended_s = pod.training_container.started_s, pod.training_container.ended_s
+    return 0.0 if started_s is None else (now_s if ended_s is None else ended_s) - started_s
 
 
 def _numbers_by_index(entries: Any, largest: int) -> dict[int, int]:

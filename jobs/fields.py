@@ -38,25 +38,13 @@ Member = TypeVar("Member", bound=Enum)
 class ObjectPart:
     """A part of an object. A wrong field raises BadJob, or adds a sentence to `faults` and counts as absent.
 
-    A method that reads a field takes its name in this part as `key`.
+    A method that reads a field takes its name in this part as `key`, and so do the functions `read_*` for fields of
+    other types.
     """
 
     value: Mapping[str, Any]  # the JSON object
     where: str = ""  # its path, as in `spec.tasks[0]`; "" for the object itself
     faults: list[str] | None = None  # a list that all parts of the object append to; None to raise BadJob
-
-    @classmethod
-    def lenient(cls, value: Any, where: str = "", faults: list[str] | None = None) -> ObjectPart:
-        """Return a part that collects the faults of its fields instead of raising BadJob.
-
-        value: the object, of any type; None is an empty object, and any other value that is no object is a fault and
-        counts as an empty one. where: its path, "" for a whole object. faults: the list to append to. None, too,
-        collects: in a new list, `faults` of the result; only the constructor takes None to raise BadJob.
-        """
-        part = cls(value if isinstance(value, Mapping) else {}, where, [] if faults is None else faults)
-        if value is not None and not isinstance(value, Mapping):
-            part.fault("", value, "it must be an object")
-        return part
 
     def at(self, key: str) -> str:
         """Return the path of a field of this part, as in `spec.tasks[0].name`. key: "" for the part itself."""
@@ -137,18 +125,6 @@ class ObjectPart:
         """Return the boolean in the field `key`; False if it is absent or no boolean (which is a fault)."""
         return bool(self._typed(key, bool, "true or false"))
 
-    def enum_member(self, key: str, enum: type[Member], default: Member) -> Member:
-        """Return the member of `enum` whose value is the text in the field `key`; the default if the field is absent or
-        empty.
-
-        A value that is no text, or that no member has, is a fault: BadJob, or the default if the part collects faults.
-        """
-        text = self.text(key)
-        if not text or text in _words(enum):
-            return enum(text) if text else default
-        self.fault(key, text, f"it must be one of {', '.join(_words(enum))}")
-        return default
-
     def count(self, key: str, default: int, minimum: int = 0, maximum: int = MAX_PODS) -> int:
         """Return the whole number in the field `key`, from `minimum` to `maximum`, both included.
 
@@ -163,59 +139,6 @@ class ObjectPart:
         self.fault(key, value, f"it must be a whole number from {minimum} to {maximum}")
         return default
 
-    def count_in_text(self, key: str, default: int) -> int:
-        """Return the whole number, 0 to 999999999, in the field `key` of type text, such as an annotation.
-
-        Return the default if the field is absent. Any other value is a fault: it raises BadJob, or it is reported in
-        `faults` and the default is returned.
-        """
-        text = self.text(key)
-        if text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS:
-            return int(text)
-        if self.has(key):
-            self.fault(key, self.value[key], "it must be a whole number, 0 or more")
-        return default
-
-    def quantity(self, key: str, resource: str) -> int | None:
-        """Return the Kubernetes quantity in the field `key` as a whole number, in the unit of
-        turnout.kube.pod_shape.amount.
-
-        None if the field is absent, or if its value is no quantity, which is a fault. resource: the name of the
-        resource, such as cpu, which decides the unit.
-        """
-        value = self.value.get(key)
-        if value is None:
-            return None
-        if isinstance(value, str | int | float) and not isinstance(value, bool):
-            try:
-                return amount(resource, value)
-            except (KubeError, ValueError):
-                pass
-        self.fault(key, value, "it is no Kubernetes quantity")
-        return None
-
-    def amounts(self, key: str) -> dict[str, int]:
-        """Return the quantities of the object in the field `key`, by resource, in the unit of
-        turnout.kube.pod_shape.amount.
-
-        A null is left out, and so is a value that is no quantity, which is a fault. {} if the field is absent.
-        """
-        part = self.part(key)
-        sizes = {str(resource): part.quantity(resource, str(resource)) for resource in part.value}
-        return {resource: size for resource, size in sizes.items() if size is not None}
-
-    def json(self, key: str) -> Any:
-        """Return the value of the JSON in the text field `key`, of any type; None if the field is absent or empty.
-
-        A text that is no JSON is a fault: BadJob, or None if the part collects faults.
-        """
-        text = self.text(key)
-        try:
-            return json.loads(text) if text else None
-        except (ValueError, RecursionError):
-            self.fault(key, text, "it must be JSON")
-            return None
-
     def _typed(self, key: str, kind: type, expected: str) -> Any:
         """Return the value of the field `key` if it has the type `kind`; None if it is absent or null.
 
@@ -226,6 +149,89 @@ class ObjectPart:
         if value is None or isinstance(value, kind):
             return value
         self.fault(key, value, f"it must be {expected}")
+        return None
+
+
+def lenient_part(value: Any, where: str = "", faults: list[str] | None = None) -> ObjectPart:
+    """Return a part that collects the faults of its fields instead of raising BadJob.
+
+    value: the object, of any type; None is an empty object, and any other value that is no object is a fault and counts
+    as an empty one. where: its path, "" for a whole object. faults: the list to append to. None, too, collects: in a
+    new list, `faults` of the result; only the constructor of ObjectPart takes None to raise BadJob.
+    """
+    part = ObjectPart(value if isinstance(value, Mapping) else {}, where, [] if faults is None else faults)
+    if value is not None and not isinstance(value, Mapping):
+        part.fault("", value, "it must be an object")
+    return part
+
+
+def read_enum(part: ObjectPart, key: str, enum: type[Member], default: Member) -> Member:
+    """Return the member of `enum` whose value is the text in the field `key`; the default if the field is absent or
+    empty.
+
+    A value that is no text, or that no member has, is a fault: BadJob, or the default if the part collects faults.
+    """
+    text = part.text(key)
+    if not text or text in _words(enum):
+        return enum(text) if text else default
+    part.fault(key, text, f"it must be one of {', '.join(_words(enum))}")
+    return default
+
+
+def read_count_in_text(part: ObjectPart, key: str, default: int) -> int:
+    """Return the whole number, 0 to 999999999, in the field `key` of type text, such as an annotation.
+
+    Return the default if the field is absent. Any other value is a fault: it raises BadJob, or it is reported in
+    `faults` and the default is returned.
+    """
+    text = part.text(key)
+    if text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS:
+        return int(text)
+    if part.has(key):
+        part.fault(key, part.value[key], "it must be a whole number, 0 or more")
+    return default
+
+
+def read_quantity(part: ObjectPart, key: str, resource: str) -> int | None:
+    """Return the Kubernetes quantity in the field `key` as a whole number, in the unit of
+    turnout.kube.pod_shape.amount.
+
+    None if the field is absent, or if its value is no quantity, which is a fault. resource: the name of the resource,
+    such as cpu, which decides the unit.
+    """
+    value = part.value.get(key)
+    if value is None:
+        return None
+    if isinstance(value, str | int | float) and not isinstance(value, bool):
+        try:
+            return amount(resource, value)
+        except (KubeError, ValueError):
+            pass
+    part.fault(key, value, "it is no Kubernetes quantity")
+    return None
+
+
+def read_amounts(part: ObjectPart, key: str) -> dict[str, int]:
+    """Return the quantities of the object in the field `key`, by resource, in the unit of
+    turnout.kube.pod_shape.amount.
+
+    A null is left out, and so is a value that is no quantity, which is a fault. {} if the field is absent.
+    """
+    inner = part.part(key)
+    sizes = {str(resource): read_quantity(inner, resource, str(resource)) for resource in inner.value}
+    return {resource: size for resource, size in sizes.items() if size is not None}
+
+
+def read_json(part: ObjectPart, key: str) -> Any:
+    """Return the value of the JSON in the text field `key`, of any type; None if the field is absent or empty.
+
+    A text that is no JSON is a fault: BadJob, or None if the part collects faults.
+    """
+    text = part.text(key)
+    try:
+        return json.loads(text) if text else None
+    except (ValueError, RecursionError):
+        part.fault(key, text, "it must be JSON")
         return None
 
 

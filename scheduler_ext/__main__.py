@@ -63,7 +63,7 @@ async def serve(settings: Settings, metrics: Metrics | None = None) -> None:
             settings.reservations,
         )
         extender = Extender(rules, clock, metrics, decision_events.notify, watches)
-        metrics.show_client(lambda: client.request_counts, watches.reflectors.items, clock)
+        metrics.show_client(lambda: client.requests.counts, watches.reflectors.items, clock)
         async with Listeners(extender, metrics, _listen(settings)) as listeners:
             log.info("listening", extra={"port": listeners.port, "health_port": listeners.health_port})
             if settings.port_file is not None:

@@ -137,7 +137,7 @@ async def serve(settings: NominatorSettings) -> None:
             settings.reservations,
         )
         extender = Extender(choices.rules, clock, metrics, _log_notice, watches)
-        metrics.show_client(lambda: client.request_counts, watches.reflectors.items, clock)
+        metrics.show_client(lambda: client.requests.counts, watches.reflectors.items, clock)
         namespace, _, name = settings.lease.partition("/")
         lease = lease_settings(settings.lease_seconds)
         elector = Elector(client, namespace, name, _identity(), clock=clock, rng=random.Random(), settings=lease)

@@ -73,7 +73,7 @@ class AutoscalerController:
         self._decisions = LastDecisions()
         self._idle_room = IdleRoom(policy.idle_before_growth_s)
         self._promises = Promises(policy.promise_s)
-        self._unused_room = UnusedRoom(policy.bind_s, cache.started)
+        self._unused_room = UnusedRoom(policy.bind_s, cache.starts.has_started)
         self._reported_faults: dict[JobKey, str] = {}
         self._reported_annotations: dict[JobKey, tuple[str, ...]] = {}
         self._reported_queue_names: dict[JobKey, str] = {}
@@ -87,7 +87,7 @@ class AutoscalerController:
         The metrics show a leader meanwhile. At the end the usage so far goes to the decision log.
         """
         self._metrics.leading.set(1)
-        self._cache.forget_written()
+        self._cache.reader.forget_written()
         try:
             await self._restore_memory()
             while True:
@@ -141,7 +141,7 @@ class AutoscalerController:
         """
         age_s, complete = self._informers.oldest_event_age_s(), self._informers.has_synced
         observation = self._cache.observation(now_s, age_s, complete, monotonic_s)
-        observation = mark_refused(observation, self._scale_writer.refused_jobs(self._cache.raw, now_s))
+        observation = mark_refused(observation, self._scale_writer.refusals.messages(self._cache.jobs.raw, now_s))
         observation = replace(observation, jumped_s=jumped_s)
         for each in (self._idle_room, self._promises, self._unused_room):
             observation = each.update(observation, monotonic_s)
@@ -173,7 +173,7 @@ class AutoscalerController:
         def leaving(step: Step) -> tuple[str, ...]:
             return tuple(each.name for each in jobs[step.key].living if each.index >= step.target)
 
-        return await self._scale_writer.carry_out(steps, self._cache.raw, annotations_of, now_s, leaving)
+        return await self._scale_writer.carry_out(steps, self._cache.jobs.raw, annotations_of, now_s, leaving)
 
     async def _correct_gang_mins(self, changing: Collection[JobKey], now_s: float) -> None:
         """Write the minCount of native PodGroups whose jobs keep their size. A dry run writes none.
@@ -182,7 +182,7 @@ class AutoscalerController:
         """
         if self._gang_mins is None or self._scale_writer.dry_run:
             return
-        raw = self._cache.raw
+        raw = self._cache.jobs.raw
 
         def changes(key: JobKey) -> bool:
             return key in changing or key not in raw or self._scale_writer.is_overwritten(key, raw[key])
@@ -197,7 +197,7 @@ class AutoscalerController:
         """
         if self._memory is not None:
             memory = await self._memory.read_memory(self._time.now().now_s)
-            self._cache.restore_terms(memory.terms)
+            self._cache.reader.restore_terms(memory.terms)
             self._unused_room.restore_strikes(memory.strikes, self._clock.monotonic())
 
     async def _write_memory(self, growing: list[JobKey], now_s: float) -> None:
@@ -207,7 +207,7 @@ class AutoscalerController:
         """
         if self._memory is None or self._scale_writer.dry_run:
             return
-        terms = self._cache.lent_terms(growing)
+        terms = self._cache.reader.lent_terms(growing)
         memory = Memory(terms, self._unused_room.strikes(self._clock.monotonic()))
         await self._memory.write_changes(memory, now_s)
 
@@ -216,23 +216,23 @@ class AutoscalerController:
 
         Each is reported again only when its text changes.
         """
-        for key, why in self._cache.faults.items():
+        for key, why in self._cache.reader.faults.items():
             if self._reported_faults.get(key) != why:
                 log.warning("job_unreadable", extra={"job": str(key), "why": why})
                 self._reporter.report_decision(Step(key, 0, 0, Reason.REFUSED, why))
-        self._reported_faults = dict(self._cache.faults)
-        for key, names in self._cache.unknown.items():
+        self._reported_faults = dict(self._cache.reader.faults)
+        for key, names in self._cache.reader.unknown.items():
             if self._reported_annotations.get(key) != names:
                 self._reporter.report_unknown_annotations(key, names)
-        self._reported_annotations = dict(self._cache.unknown)
-        for key, why in self._cache.ungranted.items():
+        self._reported_annotations = dict(self._cache.reader.unknown)
+        for key, why in self._cache.usage.ungranted.items():
             if self._reported_queue_names.get(key) != why:
                 log.warning("queue_not_granted", extra={"job": str(key), "why": why})
                 self._reporter.report_decision(Step(key, 0, 0, Reason.REFUSED, why))
-        self._reported_queue_names = dict(self._cache.ungranted)
+        self._reported_queue_names = dict(self._cache.usage.ungranted)
 
     def _ended_jobs(self) -> Iterator[Ended]:
         """Yield (uid, queue, object) of the readable jobs that have ended and still exist."""
-        for uid, job in self._cache.jobs.items():
-            if job.lifecycle is JobLifecycle.DONE and (raw := self._cache.raw.get(job.key)) is not None:
+        for uid, job in self._cache.jobs.by_uid.items():
+            if job.lifecycle is JobLifecycle.DONE and (raw := self._cache.jobs.raw.get(job.key)) is not None:
                 yield uid, job.queue, raw

@@ -55,7 +55,7 @@ class Refs:
 
     def job(self, key: JobKey) -> ObjectRef | None:
         """Return the reference to a job or unmanaged gang, for Events; None if it is deleted."""
-        identity = self._cache.about(key)
+        identity = self._cache.jobs.identity(key) or self._cache.unmanaged.about.get(key)
         if identity is None:
             return None
         kind, version, uid = identity
@@ -63,13 +63,18 @@ class Refs:
 
     def leaving(self, step: Step) -> Iterator[ObjectRef]:
         """Yield references to the pods that leave by a step; nothing if the job grows or is deleted."""
-        for pod in self._cache.leaving_pods(step.key, step.target):
+        uid = self._cache.jobs.uid(step.key)
+        state = self._cache.states.by_uid.get(uid)
+        names = {each.name for each in state.living if each.index >= step.target} if state is not None else ()
+        for pod in self._cache.pods.of_job(uid):
             meta = pod.metadata
-            yield ObjectRef("Pod", "v1", meta.namespace, meta.name, meta.uid)
+            if meta.name in names:
+                yield ObjectRef("Pod", "v1", meta.namespace, meta.name, meta.uid)
 
     def annotations(self, key: JobKey) -> Mapping[str, Mapping[str, str]]:
         """Return pod name -> annotations of a job's pods; {} for an unknown job."""
-        return {pod.metadata.name: pod.metadata.annotations or {} for pod in self._cache.pods_of(key)}
+        pods = self._cache.pods.of_job(self._cache.jobs.uid(key))
+        return {pod.metadata.name: pod.metadata.annotations or {} for pod in pods}
 
 
 class DecisionEvents:

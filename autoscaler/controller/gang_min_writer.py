@@ -35,13 +35,13 @@ class GangUses(Protocol):
 
     native: NativeGangs
 
-    def group_uses(self, key: JobKey, size: int) -> list[GroupUse]:
-        """Return how the pods of a job at a size, in workers, use native PodGroups. As Cache.group_uses()."""
+    def of_job(self, key: JobKey, size: int) -> list[GroupUse]:
+        """Return how the pods of a job at a size, in workers, use native PodGroups. As GroupUses.of_job()."""
 
-    def settled_uses(self, changes: Callable[[JobKey], bool]) -> list[tuple[JobKey, GroupUse]]:
+    def settled(self, changes: Callable[[JobKey], bool]) -> list[tuple[JobKey, GroupUse]]:
         """Return (job, use) of PodGroups whose minCount does not fit the pods of a resized job, which all run.
 
-        changes: returns True for a job whose size is about to change. As Cache.settled_uses().
+        changes: returns True for a job whose size is about to change. As GroupUses.settled().
         """
 
 
@@ -80,7 +80,7 @@ class GangMinWriter:
         Else return Conflict, Refused (the server did not answer) or NotLeading: the shrink waits, and no further write
         is made. now_s: seconds since 1970.
         """
-        for use in self._gang_uses.group_uses(key, size):
+        for use in self._gang_uses.of_job(key, size):
             min_count = min_of_shrink(use)
             if min_count is None:
                 continue
@@ -108,7 +108,7 @@ class GangMinWriter:
 
         changes: returns True for a job whose size is about to change; its PodGroups wait. now_s: seconds since 1970.
         """
-        uses = self._gang_uses.settled_uses(changes)
+        uses = self._gang_uses.settled(changes)
         for at in range(0, len(uses), TOGETHER):
             await asyncio.gather(*(self._correct_one(key, use, now_s) for key, use in uses[at : at + TOGETHER]))
         self._forget_deleted()

@@ -24,6 +24,7 @@ from turnout.kube.client.informer_factory import CallbackSink, ConfigMapFollower
 from turnout.kube.client.reflector import ListerWatcher
 from turnout.kube.objects import FullObject, Node, ObjectMeta, Pod, Struct
 from turnout.kube.watch_events import Key
+from turnout.topology.fabric import Fabric
 from turnout.topology.map_update import MapDraft, MapInUse, MapOutcome, draft_map
 
 log = logging.getLogger("turnout.autoscaler")
@@ -78,6 +79,39 @@ class Hpa(Struct):
     spec: HpaSpec = msgspec.field(default_factory=HpaSpec)
 
 
+class SwitchMap:
+    """The map of switches that is in use.
+
+    follower: reads each version of its ConfigMap. use_map: called with each map that is to be used. changed: called
+    after each version. hold_large: a map that moves many hosts needs an admin's confirmation. fault: why the newest map
+    is not in use, "" if it is.
+    """
+
+    def __init__(
+        self, use_map: Callable[[Fabric], None], changed: Callable[[], None], hold_large: bool = False
+    ) -> None:
+        """Start without a map. The class docstring explains the arguments."""
+        self._use_map, self._changed, self._in_use = use_map, changed, MapInUse(hold_large)
+        self.follower = ConfigMapFollower(draft_map, self._take)
+        self.fault = ""
+
+    def _take(self, draft: MapDraft | None, annotations: Mapping[str, str]) -> None:
+        """Use a new map, or log why it is held back or refused. Sets `fault`.
+
+        draft: the map that was read; None if the ConfigMap is deleted. annotations: of the ConfigMap.
+        """
+        verdict = self._in_use.update(draft, annotations)
+        if verdict is None:
+            return
+        if verdict.fabric is not None:
+            self._use_map(verdict.fabric)
+        event = _MAP_NOT_TAKEN.get(verdict.outcome)
+        self.fault = verdict.detail if event is not None else ""
+        if event is not None:
+            log.warning(event, extra={"why": verdict.detail})
+        self._changed()
+
+
 class AutoscalerInformers(InformerFactory):
     """All watches of the autoscaler.
 
@@ -101,26 +135,32 @@ class AutoscalerInformers(InformerFactory):
         super().__init__(source, clock, rng)
         self._view, self._fault_reports = view, fault_reports
         self.news = asyncio.Event()
-        self.map_fault = ""  # why the newest map is not in use, "" if it is
         self._watch("nodes", "/api/v1/nodes", Node, self._put_node, self._drop_node)
         self._watch("pods", "/api/v1/pods", Pod, self._put_pod, self._drop_pod)
         self._watch(
             "priorityclasses",
             "/apis/scheduling.k8s.io/v1/priorityclasses",
             PriorityClass,
-            lambda obj: view.put_class(obj.metadata.name, obj.value),
-            lambda key: view.put_class(key.name, None),
+            lambda obj: view.states.put_class(obj.metadata.name, obj.value),
+            lambda key: view.states.put_class(key.name, None),
         )
-        self._map, self._follower = MapInUse(hold_large), ConfigMapFollower(draft_map, self._take_map)
-        self.follow_configmap(configmaps.topology, configmaps.topology, self._follower)
-        self._watch_data(configmaps.orders, view.put_admin_override)
-        self._watch_data(configmaps.reservations, lambda data: view.put_reservations(data, clock.wall()))
+        self.map = SwitchMap(view.nodes.use_map, self.news.set, hold_large)
+        self.follow_configmap(configmaps.topology, configmaps.topology, self.map.follower)
+        self._watch_data(configmaps.orders, view.override.put)
+        self._watch_data(configmaps.reservations, lambda data: view.reservations.put(data, clock.wall()))
         self._watch_groups()
         self._watch_queues()
         handlers = CallbackSink(self._put_hpa, lambda key: view.others.drop(key.namespace, key.name))
         self.watch(_HPAS, _HPAS, Hpa, handlers, optional=True)
         for kind in kinds.values():
-            self._watch_kind(kind)
+            self._watch(
+                kind.kind,
+                kind.path,
+                FullObject,
+                lambda obj, kind=kind: view.put_job(kind.kind, obj.raw()),
+                lambda key: view.drop_job(key.uid),
+                optional=True,
+            )
 
     def _watch(self, name: str, path: str, kind: type[Any], put: Any, drop: Any, **options: Any) -> None:
         """Watch the objects of a kind at a path, and set `news` after each change.
@@ -176,35 +216,18 @@ class AutoscalerInformers(InformerFactory):
                 path,
                 path,
                 FullObject,
-                lambda obj, read=read, path=path: view.put_queue(read(obj.raw()), _object_key(path, obj.metadata)),
-                lambda key, path=path: view.drop_queue(_object_key(path, key)),
+                lambda obj, read=read, path=path: view.queues.put(read(obj.raw()), _object_key(path, obj.metadata)),
+                lambda key, path=path: view.queues.drop(_object_key(path, key)),
                 optional=True,
             )
         self._watch(
             _LOCAL_QUEUES,
             _LOCAL_QUEUES,
             FullObject,
-            lambda obj: view.put_local_queue(*kueue.local_queue(obj.raw()), kueue.accepts_workloads(obj.raw())),
-            lambda key: view.put_local_queue(f"{key.namespace}/{key.name}", ""),
+            lambda obj: view.usage.put_local_queue(*kueue.local_queue(obj.raw()), kueue.accepts_workloads(obj.raw())),
+            lambda key: view.usage.put_local_queue(f"{key.namespace}/{key.name}", ""),
             optional=True,
         )
-
-    def _watch_kind(self, kind: JobKind) -> None:
-        """Watch the jobs of one kind, if the API server serves it."""
-        view = self._view
-        self._watch(
-            kind.kind,
-            kind.path,
-            FullObject,
-            lambda obj: view.put_job(kind.kind, obj.raw()),
-            lambda key: view.drop_job(key.uid),
-            optional=True,
-        )
-
-    @property
-    def map_read(self) -> bool:
-        """True if the map was read, or does not exist."""
-        return self._follower.has_synced
 
     def _put_hpa(self, obj: Hpa) -> None:
         """Store the job that a HorizontalPodAutoscaler resizes."""
@@ -234,19 +257,3 @@ class AutoscalerInformers(InformerFactory):
         if self._fault_reports is not None:
             self._fault_reports.drop_pod(key.uid)
         self._view.drop_pod(key.uid)
-
-    def _take_map(self, draft: MapDraft | None, annotations: Mapping[str, str]) -> None:
-        """Use a new map and set `news`, or log why it is held back or refused. Sets `map_fault`.
-
-        draft: the map that was read; None if the ConfigMap is deleted. annotations: of the ConfigMap.
-        """
-        verdict = self._map.update(draft, annotations)
-        if verdict is None:
-            return
-        if verdict.fabric is not None:
-            self._view.use_map(verdict.fabric)
-        event = _MAP_NOT_TAKEN.get(verdict.outcome)
-        self.map_fault = verdict.detail if event is not None else ""
-        if event is not None:
-            log.warning(event, extra={"why": verdict.detail})
-        self.news.set()

@@ -71,6 +71,46 @@ class _Refusal:
         return self.uid == raw["metadata"].get("uid", "") and 0 <= now_s - self.at_s < self.wait_s
 
 
+class RefusedWrites:
+    """The changes of jobs that were not written, each with its back-off."""
+
+    def __init__(self) -> None:
+        self._refusals: dict[JobKey, _Refusal] = {}
+
+    def messages(self, raw: Mapping[JobKey, Object], now_s: float) -> dict[JobKey, str]:
+        """Return job -> message of the API server, for jobs that are not resized for now because it refuses.
+
+        Jobs with a back-off for another reason are left out. raw: all jobs. now_s: seconds since 1970. Refusals of
+        deleted jobs are forgotten.
+        """
+        for key in self._refusals.keys() - raw.keys():
+            del self._refusals[key]
+        return {
+            key: refusal.why
+            for key, refusal in self._refusals.items()
+            if refusal.why and refusal.holds(raw[key], now_s)
+        }
+
+    def holds(self, key: JobKey, raw: Object, now_s: float) -> bool:
+        """Return True if it is too early to retry a change of a job. raw: its object. now_s: seconds since 1970."""
+        refusal = self._refusals.get(key)
+        return refusal is not None and refusal.holds(raw, now_s)
+
+    def note(self, key: JobKey, raw: Object, why: str, now_s: float, retry_after_s: float = 0.0) -> None:
+        """Note that a change was not written, with a longer back-off each time in a row. now_s: seconds since 1970.
+
+        raw: the job's object. why: the message of the API server, "" if it did not refuse. retry_after_s: the shortest
+        back-off.
+        """
+        uid, before = raw["metadata"].get("uid", ""), self._refusals.get(key)
+        times = 1 + (before.times if before is not None and before.uid == uid else 0)
+        self._refusals[key] = _Refusal(uid, times, now_s, RETRY_BACKOFF.wait_s(times, 1.0, retry_after_s), why)
+
+    def forget(self, key: JobKey) -> None:
+        """Forget the refusals of a job, because a change was written."""
+        self._refusals.pop(key, None)
+
+
 class ManualSizes:
     """The sizes of jobs that we have never written, to find the sizes that a person changes."""
 
@@ -156,21 +196,9 @@ class ScaleWriter:
         self._confirm_lease, self._on_written, self._before_shrink = confirm_lease, on_written, before_shrink
         self._conflicts: dict[JobKey, int] = {}  # number of consecutive conflicts
         self._sent: dict[JobKey, str] = {}  # versions that we have overwritten, which the watch may still show
-        self._refused: dict[JobKey, _Refusal] = {}
+        self.refusals = RefusedWrites()
         self._created_plans: dict[JobKey, str] = {}  # the names of the ScalePlans of the last changes
         self._manual_sizes = ManualSizes()
-
-    def refused_jobs(self, raw: Mapping[JobKey, Object], now_s: float) -> dict[JobKey, str]:
-        """Return job -> message of the API server, for jobs that are not resized for now because it refuses.
-
-        Jobs with a back-off for another reason are left out. raw: all jobs. now_s: seconds since 1970. Refusals of
-        deleted jobs are forgotten.
-        """
-        for key in self._refused.keys() - raw.keys():
-            del self._refused[key]
-        return {
-            key: refusal.why for key, refusal in self._refused.items() if refusal.why and refusal.holds(raw[key], now_s)
-        }
 
     async def carry_out(
         self,
@@ -189,7 +217,7 @@ class ScaleWriter:
         """
         steps = list(steps)
         by_hand = self._manual_sizes.changed_by_hand(steps, raw)
-        self._forget_deleted(raw)
+        _forget_deleted((self._sent, self._created_plans, self._conflicts), raw)
         # A job whose size a person has changed was decided on before that size was known.
         changes = [step for step in steps if step.changes and step.key not in by_hand]
         resized_jobs = 0
@@ -223,15 +251,8 @@ class ScaleWriter:
         except Exception as error:
             log.exception("job_not_written", extra={"job": str(key)})
             if key in raw:
-                self._remember_refusal(key, raw[key], f"it cannot be written: {error!r}", now_s)
+                self.refusals.note(key, raw[key], f"it cannot be written: {error!r}", now_s)
             return False
-
-    def _forget_deleted(self, raw: Mapping[JobKey, Object]) -> None:
-        """Forget deleted jobs in each table that has _MAX_DELETED more entries than there are jobs. raw: all jobs."""
-        for known in (self._sent, self._created_plans, self._conflicts):
-            if len(known) > len(raw) + _MAX_DELETED:
-                for key in known.keys() - raw.keys():
-                    known.pop(key)
 
     async def _note_manual_size(self, key: JobKey, raw: Object, size: int, now_s: float) -> bool:
         """Write the previous size in our annotations, so that every later reader sees that a person has set the present
@@ -255,8 +276,7 @@ class ScaleWriter:
 
     def _may_try(self, key: JobKey, raw: Object, now_s: float) -> bool:
         """Return True if the watch shows our last write of a job, and no refusal delays a further one."""
-        refusal = self._refused.get(key)
-        return not self.is_overwritten(key, raw) and not (refusal and refusal.holds(raw, now_s))
+        return not self.is_overwritten(key, raw) and not self.refusals.holds(key, raw, now_s)
 
     def is_overwritten(self, key: JobKey, raw: Object) -> bool:
         """Return True if we have written a job since this version of it, which the watch still shows."""
@@ -327,14 +347,14 @@ class ScaleWriter:
             self._report_outcome(step, "Conflict")  # the next decision uses the new version
             self._conflicts[step.key] = times = self._conflicts.get(step.key, 0) + 1
             if times >= MAX_CONSECUTIVE_CONFLICTS:
-                self._remember_refusal(step.key, raw, "it is changed by others faster than it can be written", now_s)
+                self.refusals.note(step.key, raw, "it is changed by others faster than it can be written", now_s)
             return False
         except CallError as error:
             log.warning("resize_failed", extra={"job": str(step.key), "why": str(error)})
-            self._remember_refusal(step.key, raw, _refusal_message(error), now_s, error.retry_after_s)
+            self.refusals.note(step.key, raw, _refusal_message(error), now_s, error.retry_after_s)
             self._report_outcome(step, "Refused")
             return False
-        self._refused.pop(step.key, None)
+        self.refusals.forget(step.key)
         self._conflicts.pop(step.key, None)
         self._sent[step.key] = raw["metadata"]["resourceVersion"]
         if change.then is not None and not await self._create_plan(step.key, raw, change.then, now_s):
@@ -390,20 +410,18 @@ class ScaleWriter:
             return False
         except CallError as error:
             log.warning("not_followed", extra={"job": str(key), "why": str(error)})
-            self._remember_refusal(key, raw, _refusal_message(error), now_s, error.retry_after_s)
+            self.refusals.note(key, raw, _refusal_message(error), now_s, error.retry_after_s)
             return False
         self._created_plans[key] = change.body["metadata"]["name"]
         return True
 
-    def _remember_refusal(self, key: JobKey, raw: Object, why: str, now_s: float, retry_after_s: float = 0.0) -> None:
-        """Remember that a change was not written, with a longer back-off each time in a row. now_s: seconds since 1970.
 
-        raw: the job's object. why: the message of the API server, "" if it did not refuse. retry_after_s: the shortest
-        back-off.
-        """
-        uid, before = raw["metadata"].get("uid", ""), self._refused.get(key)
-        times = 1 + (before.times if before is not None and before.uid == uid else 0)
-        self._refused[key] = _Refusal(uid, times, now_s, RETRY_BACKOFF.wait_s(times, 1.0, retry_after_s), why)
+def _forget_deleted(tables: Iterable[dict[JobKey, Any]], raw: Mapping[JobKey, Object]) -> None:
+    """Forget deleted jobs in each table that has _MAX_DELETED more entries than there are jobs. raw: all jobs."""
+    for table in tables:
+        if len(table) > len(raw) + _MAX_DELETED:
+            for key in table.keys() - raw.keys():
+                table.pop(key)
 
 
 def _refusal_message(error: CallError) -> str:

@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import Any
 
 from turnout.autoscaler.memory import Terms, trimmed
+from turnout.autoscaler.observe.job_table import JobTable
 from turnout.jobs.annotations import unknown_names
 from turnout.jobs.kinds.job_kind import JobKind
 from turnout.jobs.model import BadJob, Bounds, Job, JobKey, ResizeBudget
@@ -46,21 +47,23 @@ def plausible_budget(past: ResizeBudget, created: str, began_s: float, now_s: fl
     return replace(past, gained_s=min(past.gained_s, max_gained_s), at_start=at_start)
 
 
-def _no_autoscaler(_key: JobKey) -> str:
-    """Return that no HorizontalPodAutoscaler resizes the job."""
-    return ""
-
-
 class JobReader:
     """A reader of objects of all kinds.
 
-    kinds: by name. resized_by: returns the name of the HorizontalPodAutoscaler of a job, "" for none. faults: why a job
-    cannot be read, by job. unknown: names of annotations with our prefix that nobody reads, by job.
+    kinds: by name. jobs: those that were read. read_again: reads a job again, with the terms that count now.
+    resized_by: returns the name of the HorizontalPodAutoscaler of a job, "" for none. faults: why a job cannot be read,
+    by job. unknown: names of annotations with our prefix that nobody reads, by job.
     """
 
-    def __init__(self, kinds: Mapping[str, JobKind], resized_by: Callable[[JobKey], str] = _no_autoscaler) -> None:
+    def __init__(
+        self,
+        kinds: Mapping[str, JobKind],
+        jobs: JobTable,
+        read_again: Callable[[JobKey], None],
+        resized_by: Callable[[JobKey], str],
+    ) -> None:
         """Start without jobs. The class docstring explains the arguments."""
-        self._kinds, self._resized_by = kinds, resized_by
+        self._kinds, self._jobs, self._read_again, self._resized_by = kinds, jobs, read_again, resized_by
         self._terms: dict[str, Terms] = {}  # by the job's uid
         # By the job's uid: OUR_ANNOTATIONS as this leader has written them.
         self._written_annotations: dict[str, dict[str, str]] = {}
@@ -91,29 +94,37 @@ class JobReader:
         """Store in `faults` why a job cannot be read. error: raised by its kind, or any other exception."""
         self.faults[key] = str(error) if isinstance(error, BadJob) else f"it cannot be read: {error!r}"
 
-    def store_written_annotations(self, uid: str, annotations: Mapping[str, str]) -> None:
+    def store_written_annotations(self, key: JobKey, annotations: Mapping[str, str]) -> None:
         """Store the OUR_ANNOTATIONS that we have written on a job; the other `annotations` are ignored.
 
-        From now on `read` uses these values in place of those in the object, which may be older. uid: of the job.
+        From now on `read` uses these values in place of those in the object, which may be older, and whatever its owner
+        writes. An unknown job is ignored.
         """
-        self._written_annotations[uid] = {each: annotations[each] for each in OUR_ANNOTATIONS if each in annotations}
+        if uid := self._jobs.uid(key):
+            ours = {each: annotations[each] for each in OUR_ANNOTATIONS if each in annotations}
+            self._written_annotations[uid] = ours
 
-    def lent_terms(self, jobs: Mapping[str, Job], growing: Collection[str]) -> dict[str, Terms]:
+    def lent_terms(self, growing: Collection[JobKey]) -> dict[str, Terms]:
         """Return uid -> the terms to keep in the leader memory: of jobs above the min of their terms, and of growing
         jobs.
 
-        The terms contain only the annotations that `trimmed` keeps. A job without stored terms is absent. jobs: all, by
-        uid. growing: uids of jobs that are about to grow.
+        The terms contain only the annotations that `trimmed` keeps. A job without stored terms is absent. growing: jobs
+        that are about to grow.
         """
+        growing_uids = {self._jobs.uid(key) for key in growing}
         return {
             uid: trimmed(terms)
-            for uid, job in jobs.items()
-            if (terms := self._terms.get(uid)) is not None and (job.replicas > terms.minimum or uid in growing)
+            for uid, job in self._jobs.by_uid.items()
+            if (terms := self._terms.get(uid)) is not None and (job.replicas > terms.minimum or uid in growing_uids)
         }
 
-    def restore_terms(self, uid: str, terms: Terms) -> None:
-        """Store the terms of a job that the previous leader knew. The caller reads the job again."""
-        self._terms[uid] = terms
+    def restore_terms(self, terms: Mapping[str, Terms]) -> None:
+        """Store the terms of jobs that the previous leader knew, by uid, and read these jobs again. Ignores unknown
+        uids.
+        """
+        for uid in terms.keys() & self._jobs.keys.keys():
+            self._terms[uid] = terms[uid]
+            self._read_again(self._jobs.keys[uid])
 
     def forget_written(self) -> None:
         """Forget what this replica has written, since another leader may have written after that."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,66 +11,66 @@ from numpy.typing import NDArray
 from turnout.autoscaler.capacity import Capacity
 from turnout.autoscaler.model import UNKNOWN_NODE, JobState
 from turnout.kube.errors import KubeError
-from turnout.kube.node_capacity import Charge, ClusterSnapshot
+from turnout.kube.node_capacity import ClusterSnapshot
 from turnout.kube.objects import Node, Pod
 from turnout.kube.pod_shape import PodShape, amount
+from turnout.kube.resource_table import Charge
 from turnout.topology.fabric import EMPTY, Fabric
 
 _OVER = ("Succeeded", "Failed")  # phases of pods that have ended
 
 
 class NodeCache:
-    """The nodes of the cluster. total: what all nodes offer together, by resource."""
+    """The nodes of the cluster. total: what all nodes offer together, by resource.
+
+    by_name: the objects of the nodes. snapshot: what is free on each. fabric: the map of switches.
+    """
 
     def __init__(self) -> None:
         """Start without nodes, and without a map."""
-        self._nodes: dict[str, Node] = {}
-        self._snapshot = ClusterSnapshot()
+        self.by_name: dict[str, Node] = {}
+        self.snapshot = ClusterSnapshot()
         self._has_all_rows = True  # every node has a row
         self._unready: set[str] = set()
         self._switches: tuple[NDArray[np.int32], ...] | None = None  # by tier; None when they have to be computed again
         self.total: Counter[str] = Counter()
-        self._fabric: Fabric = EMPTY
+        self.fabric: Fabric = EMPTY
 
     def use_map(self, fabric: Fabric) -> None:
         """Use this map of switches from the next observation on."""
-        self._fabric, self._switches = fabric, None
+        self.fabric, self._switches = fabric, None
 
     def put_node(self, node: Node) -> Collection[str]:
         """Store a node. Return the uids of the pods on it if the node is new, else ()."""
         name = node.metadata.name
-        new = name not in self._nodes
-        self._add_to_total(self._nodes.get(name), -1)
-        self._add_to_total(node, 1)
+        new = name not in self.by_name
+        _add_offer(self.total, self.by_name.get(name), -1)
+        _add_offer(self.total, node, 1)
         (self._unready.discard if _is_ready(node) else self._unready.add)(name)
-        self._nodes[name] = node
-        self._has_all_rows &= self._snapshot.put_node(node)
+        self.by_name[name] = node
+        self._has_all_rows &= self.snapshot.put_node(node)
         if not new:
             return ()
         self._switches = None
-        return self._snapshot.pods_on(name)
+        return self.snapshot.pods.on_node(name)
 
     def drop_node(self, name: str) -> Collection[str]:
         """Drop a deleted node by its name; its row stays, without room. Return the uids of the pods on it. An
         unknown node is ignored.
         """
-        self._add_to_total(self._nodes.pop(name, None), -1)
+        _add_offer(self.total, self.by_name.pop(name, None), -1)
         self._unready.discard(name)
-        self._snapshot.drop_node(name)
-        return self._snapshot.pods_on(name)
+        self.snapshot.drop_node(name)
+        return self.snapshot.pods.on_node(name)
 
     def put_pod(self, pod: Pod, shape: PodShape) -> None:
         """Charge a pod to its node if it has one and has not ended; else release what it was charged. shape: of the
         pod.
         """
         if pod.spec.node_name and pod.status.phase not in _OVER:
-            self._snapshot.charge(pod.metadata.uid, Charge(pod.spec.node_name, shape, pod.spec.priority or 0))
+            self.snapshot.charge(pod.metadata.uid, Charge(pod.spec.node_name, shape, pod.spec.priority or 0))
         else:
-            self._snapshot.release(pod.metadata.uid)
-
-    def drop_pod(self, uid: str) -> None:
-        """Release a deleted pod by its uid. An unknown pod is ignored."""
-        self._snapshot.release(uid)
+            self.snapshot.release(pod.metadata.uid)
 
     def assign_rows(self) -> bool:
         """Give every node a row, in the order of names. Return False if all have one already; else rows may have
@@ -78,7 +78,7 @@ class NodeCache:
         """
         if self._has_all_rows:
             return False
-        self._snapshot.set_row_order(sorted(self._nodes))
+        self.snapshot.set_row_order(sorted(self.by_name))
         self._has_all_rows, self._switches = True, None
         return True
 
@@ -89,7 +89,7 @@ class NodeCache:
         """
         if not node:
             return None
-        return self._snapshot.row_of[node] if node in self._nodes else UNKNOWN_NODE
+        return self.snapshot.row_of[node] if node in self.by_name else UNKNOWN_NODE
 
     def gpus_by_state(self, gpus: Collection[str], fault_taint: str) -> Mapping[str, int]:
         """Return state -> GPUs of all nodes: used by pods, and the others by the state of their node.
@@ -99,11 +99,12 @@ class NodeCache:
         elsewhere.
         """
         counts = dict.fromkeys(("used", "free", "faulty", "unschedulable"), 0)
-        columns = [(name, self._snapshot.columns.index(name)) for name in gpus if name in self._snapshot.columns]
-        remaining = self._snapshot.free()
-        for name, node in self._nodes.items():
+        column_of = self.snapshot.resources.column_of
+        columns = [(name, column_of[name]) for name in gpus if name in column_of]
+        remaining = self.snapshot.resources.free()
+        for name, node in self.by_name.items():
             offered = sum(_offered(node, resource) for resource in gpus)
-            row = self._snapshot.row_of.get(name)  # None until the next observation
+            row = self.snapshot.row_of.get(name)  # None until the next observation
             used = (
                 0
                 if row is None
@@ -119,13 +120,9 @@ class NodeCache:
                 counts["free"] += offered - used
         return counts
 
-    def names(self) -> Sequence[str]:
-        """Return the names of the nodes. The index of a name is the node's row."""
-        return self._snapshot.order
-
     def unready_share(self) -> float:
         """Return the share of nodes that are not ready, 0 to 1; 0 without nodes."""
-        return len(self._unready) / max(1, len(self._nodes))
+        return len(self._unready) / max(1, len(self.by_name))
 
     def free_on(self, nodes: Collection[str]) -> Mapping[str, int]:
         """Return what is free on these nodes together, by resource. Unknown nodes and zeros are left out.
@@ -133,42 +130,43 @@ class NodeCache:
         An overcommitted resource of a node counts as 0.
         """
         rows = self._rows_of(nodes)
-        sums = np.maximum(self._snapshot.free()[rows], 0).sum(axis=0).tolist() if rows else []
-        return {name: amount for name, amount in zip(self._snapshot.columns, sums, strict=False) if amount}
+        sums = np.maximum(self.snapshot.resources.free()[rows], 0).sum(axis=0).tolist() if rows else []
+        return {name: amount for name, amount in zip(self.snapshot.resources.column_of, sums, strict=False) if amount}
 
     def _rows_of(self, nodes: Collection[str]) -> list[int]:
         """Return the rows of the nodes that exist."""
-        return [self._snapshot.row_of[node] for node in nodes if node in self._nodes]
+        return [self.snapshot.row_of[node] for node in nodes if node in self.by_name]
 
     def room(self, shapes: Iterable[PodShape], reserved: Collection[str] = ()) -> Capacity:
         """Return the free room of the nodes for these shapes of pods. reserved: nodes that admit none of the shapes.
 
         The result is a copy: later changes of nodes do not change it.
         """
-        shapes = set(shapes)
+        shapes, resources = set(shapes), self.snapshot.resources
         for shape in shapes:
-            self._snapshot.pod_amounts(shape)  # every resource gets its column first
-        takes = {shape: self._snapshot.pod_amounts(shape) for shape in shapes}
-        admits = {shape: self._snapshot.admitted(shape).copy() for shape in shapes}
+            resources.pod_amounts(shape)  # every resource gets its column first
+        takes = {shape: resources.pod_amounts(shape) for shape in shapes}
+        admits = {shape: self.snapshot.admission.rows(shape).copy() for shape in shapes}
         for admitted in admits.values():
             admitted[self._rows_of(reserved)] = False
         if self._switches is None:
-            rows = sorted(self._snapshot.row_of, key=self._snapshot.row_of.__getitem__)
-            self._switches = switches(self._fabric, (self._nodes.get(name) for name in rows))
-        ports_held = self._snapshot.port_holders({port for shape in shapes for port in shape.host_ports})
-        return Capacity(self._snapshot.columns, self._snapshot.free(), takes, admits, self._switches, ports_held)
+            rows = sorted(self.snapshot.row_of, key=self.snapshot.row_of.__getitem__)
+            self._switches = switches(self.fabric, (self.by_name.get(name) for name in rows))
+        ports_held = self.snapshot.pods.port_holders({port for shape in shapes for port in shape.host_ports})
+        names = tuple(resources.column_of)
+        return Capacity(names, resources.free(), takes, admits, self._switches, ports_held)
 
-    def _add_to_total(self, node: Node | None, sign: int) -> None:
-        """Add what a node offers to the total of the cluster, or subtract it. node: None changes nothing. sign: 1 or
-        -1.
 
-        An amount that cannot be read counts as none.
-        """
-        for resource, text in ((node.status.allocatable or {}) if node is not None else {}).items():
-            try:
-                self.total[resource] += sign * amount(resource, text)
-            except KubeError:
-                continue  # an invalid amount counts as none
+def _add_offer(total: Counter[str], node: Node | None, sign: int) -> None:
+    """Add what a node offers to `total`, by resource, or subtract it. node: None changes nothing. sign: 1 or -1.
+
+    An amount that cannot be read counts as none.
+    """
+    for resource, text in ((node.status.allocatable or {}) if node is not None else {}).items():
+        try:
+            total[resource] += sign * amount(resource, text)
+        except KubeError:
+            continue  # an invalid amount counts as none
 
 
 def shapes_of(states: Collection[JobState]) -> set[PodShape]:

@@ -26,47 +26,109 @@ _MinRequest = tuple[tuple[tuple[str, int], ...], bool]  # (resource, amount) of 
 STOPPED = "stopped/"  # prefix of the name of the closed queue that stands for a stopped LocalQueue
 
 
+class QueueMins:
+    """The mins of the jobs in each queue, other roles included, counted once for all jobs with an equal min."""
+
+    def __init__(self) -> None:
+        """Start without jobs."""
+        self._mins: dict[str, Counter[_MinRequest]] = {}  # by queue: number of jobs with each request
+
+    def replace(self, before: JobState | None, after: JobState | None) -> None:
+        """Replace a job's min, other roles included, in its queue.
+
+        before, after: the job's states; None for a job that did not exist before, or that is over now.
+        """
+        if before is not None and after is not None and _have_same_min(before, after):
+            return
+        if before is not None:
+            self._count(before, -1)
+        if after is not None:
+            self._count(after, 1)
+
+    def _count(self, state: JobState, times: int) -> None:
+        """Add a job's min, other roles included, to those of its queue. times: 1 to add it, -1 to take it back."""
+        job, mins = state.job, self._mins.setdefault(state.job.queue, Counter())
+        minimum = Counter[str]()
+        for shape, pods in ((job.shape, job.bounds.minimum), *job.other_roles):
+            for resource, amount in shape.requests:
+                minimum[resource] += amount * pods
+        request = tuple(sorted(minimum.items())), state.is_waiting
+        mins[request] += times
+        if not mins[request]:
+            del mins[request]
+
+    def sums(self, capability: Mapping[str, Amounts], total: Amounts) -> dict[str, Counter[str]]:
+        """Return queue -> resource -> sum of the mins of its jobs. total: what all nodes offer.
+
+        A waiting Volcano job that is larger than its queue's capability is left out: Volcano never admits it, so its
+        pods are never created. capability: of each queue of Volcano, by name. Source: docs/facts/schedulers.md 3.1,
+        Enqueue
+        """
+        demand: dict[str, Counter[str]] = {}
+        for queue, mins in self._mins.items():
+            sums = demand.setdefault(queue, Counter())
+            limit = capability.get(queue)
+            for (minimum, is_waiting), times in mins.items():
+                if limit is not None and is_waiting and not _is_within(minimum, limit, total):
+                    continue
+                for resource, amount in minimum:
+                    sums[resource] += amount * times
+        return demand
+
+
 class QueueCache:
-    """The queues that objects describe, and the sum of the mins of the jobs in each."""
+    """The queues that objects describe. mins: those of the jobs in each queue; the caller keeps them current."""
 
     def __init__(self) -> None:
         """Start without queues."""
         self._specs: dict[str, QueueSpec] = {}  # by the key of the object
-        self._mins: dict[str, Counter[_MinRequest]] = {}  # by queue: number of jobs with each request
+        self.mins = QueueMins()
         self._named: dict[str, dict[str, QueueSpec]] = {}  # name of a queue -> key of each of its objects -> spec
         self._closed: dict[str, str] = {}  # closed queue of a stopped LocalQueue -> its ClusterQueue
+        self._names_changed = False  # a name may mean another queue than at the last take_change_of_names()
         # The queue that pays for pods of a namespace that name none. A missing namespace pays by a queue of its own.
         self.queue_of_namespace: Mapping[str, str] = {}
 
-    def put(self, queue: QueueSpec, object_key: str) -> bool:
-        """Store a queue in place of the earlier version of its object. Return True if the caller must resolve the
-        queues of jobs and pods again.
+    def take_change_of_names(self) -> bool:
+        """Return True if a name may mean another queue since the last call; then the queues of jobs and pods have to be
+        resolved again.
 
-        object_key: of the object that describes the queue. True: a name may mean another queue now, because the queue
-        is new, was renamed, or changed its grants or the queues of namespaces.
+        It may because a queue is new, deleted or renamed, or because grants, LocalQueues or the queues of namespaces
+        have changed.
         """
+        changed, self._names_changed = self._names_changed, False
+        return changed
+
+    def note_change_of_names(self) -> None:
+        """Note that a name may mean another queue now, because a LocalQueue has changed."""
+        self._names_changed = True
+
+    def put(self, queue: QueueSpec, object_key: str = "") -> None:
+        """Store a queue in place of the earlier version of its object.
+
+        object_key: of the object that describes the queue, as several may describe one; "" for the queue's name.
+        """
+        object_key = object_key or queue.name
         before = self._specs.get(object_key)
-        renamed = before is not None and before.name != queue.name and self.drop(object_key)
+        if before is not None and before.name != queue.name:
+            self.drop(object_key)
         self._specs[object_key] = queue
         self._named.setdefault(queue.name, {})[object_key] = queue
-        granted = before is None or before.grants != queue.grants
-        return (queue.dialect is QueueDialect.KOORDINATOR and self._update_namespaces()) or granted or renamed
+        if queue.dialect is QueueDialect.KOORDINATOR:
+            self._update_namespaces()
+        self._names_changed |= before is None or before.access.grants != queue.access.grants
 
-    def drop(self, object_key: str) -> bool:
-        """Drop a queue whose object was deleted. Return True if there was one, so that the caller resolves the queues
-        of jobs and pods again.
-
-        object_key: with which it was stored. An unknown key is ignored: False.
-        """
+    def drop(self, object_key: str) -> None:
+        """Drop a queue whose object was deleted. object_key: with which it was stored. An unknown key is ignored."""
         queue = self._specs.pop(object_key, None)
         if queue is None:
-            return False
+            return
+        self._names_changed = True
         del self._named[queue.name][object_key]
         if not self._named[queue.name]:
             del self._named[queue.name]
         if queue.dialect is QueueDialect.KOORDINATOR:
             self._update_namespaces()
-        return True
 
     def exists(self, queue: str) -> bool:
         """Return True if some object has this name of a queue."""
@@ -88,7 +150,9 @@ class QueueCache:
         False for an unknown queue.
         """
         objects = self._named.get(queue)
-        return objects is not None and all(each.grants is None or namespace in each.grants for each in objects.values())
+        return objects is not None and all(
+            each.access.grants is None or namespace in each.access.grants for each in objects.values()
+        )
 
     def close_local_queue(self, local_queue: str, cluster_queue: str) -> str:
         """Close a LocalQueue. Return the name of a closed queue that stands for it, below its ClusterQueue.
@@ -107,50 +171,6 @@ class QueueCache:
         self._closed.pop(f"{STOPPED}{local_queue}", None)
         return cluster_queue
 
-    def replace_min(self, before: JobState | None, after: JobState | None) -> None:
-        """Replace a job's min, other roles included, in the demand of its queue.
-
-        before, after: the job's states; None for a job that did not exist before, or that is over now.
-        """
-        if before is not None and after is not None and _have_same_min(before, after):
-            return
-        if before is not None:
-            self._count_min(before, -1)
-        if after is not None:
-            self._count_min(after, 1)
-
-    def _count_min(self, state: JobState, times: int) -> None:
-        """Add a job's min, other roles included, to the demand of its queue. times: 1 to add it, -1 to take it back."""
-        job, mins = state.job, self._mins.setdefault(state.job.queue, Counter())
-        minimum = Counter[str]()
-        for shape, pods in ((job.shape, job.bounds.minimum), *job.other_roles):
-            for resource, amount in shape.requests:
-                minimum[resource] += amount * pods
-        request = tuple(sorted(minimum.items())), state.is_waiting
-        mins[request] += times
-        if not mins[request]:
-            del mins[request]
-
-    def _demand(self, total: Amounts) -> dict[str, Counter[str]]:
-        """Return queue -> resource -> sum of the mins of its jobs. total: what all nodes offer.
-
-        A waiting Volcano job that is larger than its queue's capability is left out: Volcano never admits it, so its
-        pods are never created. Source: docs/facts/schedulers.md 3.1, Enqueue
-        """
-        capability = {
-            spec.name: spec.capability for spec in self._specs.values() if spec.dialect is QueueDialect.VOLCANO
-        }
-        demand: dict[str, Counter[str]] = {}
-        for queue, mins in self._mins.items():
-            sums = demand.setdefault(queue, Counter())
-            limit = capability.get(queue)
-            for (minimum, is_waiting), times in mins.items():
-                if limit is not None and is_waiting and not _is_within(minimum, limit, total):
-                    continue
-                for resource, amount in minimum:
-                    sums[resource] += amount * times
-        return demand
-
     def queues(self, used: Mapping[str, Amounts], bare: Mapping[str, Amounts], total: Amounts) -> dict[str, QueueShare]:
         """Return every queue by name, with its share of the current demand. A new mapping.
 
@@ -160,7 +180,10 @@ class QueueCache:
         used = {**used}
         for name, cluster_queue in self._closed.items():
             used[cluster_queue] = Counter(used.get(cluster_queue, {})) + Counter(used.get(name, {}))
-        demand = self._demand(total)
+        capability = {
+            spec.name: spec.capability for spec in self._specs.values() if spec.dialect is QueueDialect.VOLCANO
+        }
+        demand = self.mins.sums(capability, total)
         for name, amounts in bare.items():
             demand.setdefault(name, Counter()).update(amounts)
         demand = {name: positive for name, amounts in demand.items() if (positive := +amounts)}
@@ -169,10 +192,10 @@ class QueueCache:
             queues[name] = QueueShare(used=dict(used.get(name, {})), open=False, parent=cluster_queue)
         return queues
 
-    def _update_namespaces(self) -> bool:
-        """Compute `queue_of_namespace` again. Return True if it has changed."""
+    def _update_namespaces(self) -> None:
+        """Compute `queue_of_namespace` again."""
         before, self.queue_of_namespace = self.queue_of_namespace, koordinator.quota_of_namespace(self._specs.values())
-        return before != self.queue_of_namespace
+        self._names_changed |= before != self.queue_of_namespace
 
 
 def _have_same_min(state: JobState, other: JobState) -> bool:
@@ -266,15 +289,21 @@ class QueueUsage:
                 self._bare.add(uid)
                 self.bare.setdefault(queue, Counter()).update(dict(shape.requests))
 
-    def put_local_queue(self, local_queue: str, cluster_queue: str) -> bool:
-        """Store the queue of a LocalQueue, "" for a deleted one. Return True if it has changed.
+    def put_local_queue(self, local_queue: str, cluster_queue: str, open: bool = True) -> None:
+        """Store the ClusterQueue of a LocalQueue of Kueue; "" for a deleted LocalQueue.
 
-        local_queue: namespace/name. cluster_queue: name of the queue.
+        local_queue: namespace/name of the LocalQueue. cluster_queue: its name, also of one that does not exist. open:
+        False if it takes no workloads.
         """
-        if self._local.get(local_queue, "") == cluster_queue:
-            return False
-        self._local[local_queue] = cluster_queue
-        return True
+        is_stopped = cluster_queue and not open
+        queue = (
+            self._queue_cache.close_local_queue(local_queue, cluster_queue)
+            if is_stopped
+            else self._queue_cache.reopen_local_queue(local_queue, cluster_queue)
+        )
+        if self._local.get(local_queue, "") != queue:
+            self._local[local_queue] = queue
+            self._queue_cache.note_change_of_names()
 
     def queue_of(self, pod: Pod) -> str:
         """Return the queue that pays for a pod: of its job, else the one that it names, else of its namespace."""

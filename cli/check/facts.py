@@ -194,7 +194,7 @@ def _ahead_s(client: Client) -> float | None:
 
     None before the first answer with a date.
     """
-    found_s = client.server_ahead_s()
+    found_s = client.requests.server_clock.ahead_s()
     return None if found_s is None else found_s + time.monotonic() - time.time()
 
 

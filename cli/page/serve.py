@@ -132,7 +132,7 @@ async def serve(settings: Settings, args: argparse.Namespace, print_now: Callabl
     ):
         source, server = page.source, page.server
         metrics = PageMetrics(source.data_age_s, lambda: server.viewers)
-        metrics.show_client(lambda: client.request_counts, source.watches, RealClock())
+        metrics.show_client(lambda: client.requests.counts, source.watches, RealClock())
         probes = probe_pages(lambda: unready_reason(source), metrics.page)
         async with serve_pages(*probes_at, probes) as metrics_port:
             log.info("serving", extra={"port": page.port, "metrics_port": metrics_port})

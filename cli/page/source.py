@@ -43,7 +43,6 @@ from turnout.kube.client.run_until_signal import run_together
 from turnout.kube.objects import ObjectMeta, Struct
 from turnout.kube.server.client_metrics import Watch
 from turnout.kube.watch_events import Key
-from turnout.topology.fabric import EMPTY, Fabric
 
 log = logging.getLogger("turnout.page")
 
@@ -71,24 +70,13 @@ def _ignore(key: Key) -> None:
     """Keep a decision whose Event the API server has deleted."""
 
 
-class _PageView(AutoscalerView):
-    """The autoscaler's cache that keeps the map, too."""
-
-    fabric: Fabric = EMPTY
-
-    def use_map(self, fabric: Fabric) -> None:
-        """Use this map from now on."""
-        self.fabric = fabric
-        super().use_map(fabric)
-
-
 class PageSource:
     """The state of the cluster, updated by watches. `changed` is set and replaced at each new version."""
 
     def __init__(self, client: ListerWatcher, settings: Settings, clock: Clock, rng: random.Random) -> None:
         """Begin with an empty state. client: lists and watches. rng: for the back-off of watches."""
         self._settings, self._clock = settings, clock
-        self._view = _PageView(settings.gpu_resource)
+        self._view = AutoscalerView(settings.gpu_resource)
         maps = settings.configmaps()
         self._informers = AutoscalerInformers(self._view, client, KINDS, clock, rng, maps)
         self._decisions = DecisionStore()
@@ -181,10 +169,10 @@ class PageSource:
         gangs = self._view.bare_gangs()
         jobs = (*job_items(observation, steps, starts, pods, gpus), *gang_items(observation, gangs, pods))
         queues, namespaces = queue_items(queue_rows(observation, gangs, gpus), pods)
-        fabric = self._view.fabric
+        fabric = self._view.nodes.fabric
         new = replace(
             self.state,
-            hosts=hosts_of(self._view.node_objects.values(), fabric, gpus),
+            hosts=hosts_of(self._view.nodes.by_name.values(), fabric, gpus),
             pods=pods,
             jobs=jobs,
             queues=queues,
@@ -205,9 +193,9 @@ class PageSource:
 
     def _map_fault(self) -> str:
         """Return why there is no map or why the newest one is not used; "" if it is used."""
-        if self._informers.map_fault:
-            return f"{self._settings.configmap} is not used: {self._informers.map_fault}"
-        return "" if self._view.fabric.mapped_count else f"{self._settings.configmap} names no host"
+        if self._informers.map.fault:
+            return f"{self._settings.configmap} is not used: {self._informers.map.fault}"
+        return "" if self._view.nodes.fabric.mapped_count else f"{self._settings.configmap} names no host"
 
     def reason_chain(self, job: str) -> tuple[tuple[str, str], ...]:
         """Return the chain of causes of a job's state, each as (what the link is about, text); () for an unknown job.
@@ -226,7 +214,7 @@ class PageSource:
             self._steps,
             self._settings.policy(),
             self._clock.wall(),
-            tuple(self._view.node_objects.values()),
+            tuple(self._view.nodes.by_name.values()),
             self._settings.gpu_resource,
             None,
             ClusterContext(self._view.bare_gangs()),
@@ -234,7 +222,7 @@ class PageSource:
         return () if found is None else tuple(why_rows(found))
 
 
-def _ended(view: _PageView) -> Any:
+def _ended(view: AutoscalerView) -> Any:
     """Return (uid, queue, object) of each job that has ended. Its objects are read as the result is iterated."""
-    done = {uid: job for uid, job in view.jobs.items() if job.lifecycle is JobLifecycle.DONE}
-    return ((uid, job.queue, view.raw[job.key]) for uid, job in done.items() if job.key in view.raw)
+    done = {uid: job for uid, job in view.jobs.by_uid.items() if job.lifecycle is JobLifecycle.DONE}
+    return ((uid, job.queue, view.jobs.raw[job.key]) for uid, job in done.items() if job.key in view.jobs.raw)

@@ -14,7 +14,6 @@ from typing import NamedTuple
 from turnout.autoscaler.cache import Cache
 from turnout.autoscaler.controller.informers import AutoscalerInformers
 from turnout.autoscaler.model import UNKNOWN_NODE, Observation
-from turnout.autoscaler.observe import job_pods
 from turnout.autoscaler.reporting.why import UnmanagedGang
 from turnout.autoscaler.settings import Settings
 from turnout.cli.verb_support.listing import CannotSee, ListOnce, Lists
@@ -41,17 +40,11 @@ class GpuPod(NamedTuple):
 
 
 class AutoscalerView(Cache):
-    """The autoscaler's cache that also keeps nodes, the pods that request GPUs, and gangs that no job owns."""
+    """The autoscaler's cache that also shows the pods that request GPUs, and gangs that no job owns."""
 
     def __init__(self, gpu_resources: tuple[str, ...]) -> None:
         super().__init__(KINDS, gpu_resources)
         self._gpu_resources = gpu_resources
-        self.node_objects: dict[str, Node] = {}
-
-    def put_node(self, node: Node) -> None:
-        """Note a node as it is now."""
-        self.node_objects[node.metadata.name] = node
-        super().put_node(node)
 
     def bare_gangs(self) -> dict[JobKey, UnmanagedGang]:
         """Return the gangs of GPU pods, running or waiting, that no job of a known kind owns.
@@ -60,26 +53,24 @@ class AutoscalerView(Cache):
         """
         found = {}
         for key, group, members in self.unmanaged.all_gangs():
-            on = ((self._nodes.row(pod.spec.node_name), shape) for pod, shape in members if pod.spec.node_name)
+            on = ((self.nodes.row(pod.spec.node_name), shape) for pod, shape in members if pod.spec.node_name)
             placed_pods = tuple((UNKNOWN_NODE if row is None else row, shape) for row, shape in on)
-            found[key] = UnmanagedGang(
-                key, self._accounts.queue_of_gang(members[0][0], group), len(members), placed_pods
-            )
+            found[key] = UnmanagedGang(key, self.usage.queue_of_gang(members[0][0], group), len(members), placed_pods)
         return found
 
     def gpu_pods(self) -> Iterator[GpuPod]:
         """Yield every pod that requests GPUs and has not ended, also those that are being deleted."""
         gangs = {(key.namespace, key.name): (key, gang.queue) for key, gang in self.bare_gangs().items()}
-        for uid, pod in self._pods.items():
-            gpus = self._shapes[uid].gpus(self._gpu_resources)
+        for uid, pod in self.pods.by_uid.items():
+            gpus = self.pods.shapes[uid].gpus(self._gpu_resources)
             if not gpus or pod.status.phase in _OVER:
                 continue
             meta = pod.metadata
-            job = job_pods.job_of(pod, self.jobs)
+            job = self.pods.job_of(uid)
             if job is not None:
-                owner, queue = job.key, self._accounts.resolve(job.key.namespace, job.queue)
+                owner, queue = job.key, self.usage.resolve(job.key.namespace, job.queue)
             else:
-                own = JobKey("Pod", meta.namespace, meta.name), self._accounts.queue_of(pod)
+                own = JobKey("Pod", meta.namespace, meta.name), self.usage.queue_of(pod)
                 owner, queue = gangs.get((meta.namespace, membership(pod).key.name), own)
             yield GpuPod(meta.name, owner, queue, pod.spec.node_name, gpus)
 
@@ -117,7 +108,7 @@ async def look(client: Lists, settings: Settings, namespace: str) -> AutoscalerS
     try:
         async with asyncio.timeout(LIST_S):
             while late := _late_paths(informers, once.faults) or (
-                [] if informers.map_read or once.faults else [settings.configmap]
+                [] if informers.map.follower.has_synced or once.faults else [settings.configmap]
             ):
                 if late == [_PODS]:
                     once.others_listed.set()
@@ -131,9 +122,16 @@ async def look(client: Lists, settings: Settings, namespace: str) -> AutoscalerS
         watching.cancel()
         await asyncio.wait({watching})
     once.check()
-    nodes = tuple(view.node_objects.values())
+    nodes = tuple(view.nodes.by_name.values())
     now_s = time.time()
     observation, gangs = view.observation(now_s), view.bare_gangs()
     return AutoscalerSnapshot(
-        view, nodes, tuple(once.unreadable_configmaps), once.missing(), dict(view.faults), now_s, observation, gangs
+        view,
+        nodes,
+        tuple(once.unreadable_configmaps),
+        once.missing(),
+        dict(view.reader.faults),
+        now_s,
+        observation,
+        gangs,
     )

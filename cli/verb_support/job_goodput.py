@@ -55,7 +55,7 @@ async def totals_and_saves_of(
     for the whole life of the job. Only the last MAX_LINES lines of a log are read, and a pod without a log has none.
     Raises NoSuch if the logs have no totals.
     """
-    selector = {"labelSelector": f"{job.kind.child_labels.job}={job.name}"}
+    selector = {"labelSelector": f"{job.kind.children.label_keys.job}={job.name}"}
     pods = await objects(client, f"{job.core}/pods", selector)
     oldest = sorted(pods, key=lambda pod: (str(pod["metadata"].get("creationTimestamp")), pod["metadata"]["name"]))
     window = {} if since_s is None else {"sinceSeconds": str(round(since_s + PERIOD_S))}

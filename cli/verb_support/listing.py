@@ -214,7 +214,7 @@ async def _pods(client: Lists, path: str, kind: ControlledKind, raw: Any) -> tup
 
     kind: of the job. raw: its object, as JSON values.
     """
-    words, meta = kind.child_labels, raw["metadata"]
+    words, meta = kind.children.label_keys, raw["metadata"]
     found = await items(client, path, {"labelSelector": f"{words.job}={meta['name']}"})
     owned = (
         each

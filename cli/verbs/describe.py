@@ -39,7 +39,9 @@ def _describe(args: argparse.Namespace) -> int:
         from turnout.cli.jobs import describe_job
 
         job = await found_job(client, job_name)
-        pods = await objects(client, f"{job.core}/pods", {"labelSelector": f"{job.kind.child_labels.job}={job.name}"})
+        pods = await objects(
+            client, f"{job.core}/pods", {"labelSelector": f"{job.kind.children.label_keys.job}={job.name}"}
+        )
         selector = f"involvedObject.name={job.name},involvedObject.kind={job.kind.kind}"
         events = await objects(client, f"{job.core}/events", {"fieldSelector": selector})
         print("\n".join(describe_job(job.kind, job.raw, pods, events, time.time())))

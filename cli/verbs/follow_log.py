@@ -90,7 +90,7 @@ class LogFollower:
             return True
         status = raw.get("status")
         return conditions.has_ended(
-            conditions.valid_conditions(self._kind.translation.read(status if isinstance(status, dict) else {}))
+            conditions.valid_conditions(self._kind.status.translation.read(status if isinstance(status, dict) else {}))
         )
 
     async def _newest(self) -> Run | None:

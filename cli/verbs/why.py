@@ -103,7 +103,7 @@ def _job_key(name: JobName, cluster_view: AutoscalerSnapshot) -> JobKey:
     from turnout.cli.verb_support.listing import may_not
     from turnout.cli.why import NoSuchJob, resolve_job
 
-    listed = {job.key for job in cluster_view.view.jobs.values()}
+    listed = {job.key for job in cluster_view.view.jobs.by_uid.values()}
     observed = {each.job.key for each in cluster_view.observation.jobs}
     try:
         return resolve_job(name, {*listed, *observed, *cluster_view.faults, *cluster_view.gangs})
@@ -122,7 +122,7 @@ def explanation_of(settings: Settings, cluster_view: AutoscalerSnapshot, key: Jo
 
     view = cluster_view.view
     observation, bare = cluster_view.observation, cluster_view.gangs
-    ended = {job.key: uid for uid, job in view.jobs.items() if job.lifecycle is JobLifecycle.DONE}
+    ended = {job.key: uid for uid, job in view.jobs.by_uid.items() if job.lifecycle is JobLifecycle.DONE}
     keys = {each.job.key for each in observation.jobs}
     if key in cluster_view.faults:
         return f"{key} cannot be read, so it is left alone: {cluster_view.faults[key]}"
@@ -151,7 +151,9 @@ def _chain(
 
     view, policy, lives = cluster_view.view, settings.policy(), RuntimeStats()
     observation, now_s = cluster_view.observation, cluster_view.now_s
-    lives.add_ended((uid, view.jobs[uid].queue, view.raw[done]) for done, uid in ended.items() if done in view.raw)
+    lives.add_ended(
+        (uid, view.jobs.by_uid[uid].queue, view.jobs.raw[done]) for done, uid in ended.items() if done in view.jobs.raw
+    )
     steps = decide(observation, policy, now_s)
     start = forecast(observation, steps, lives, now_s).get(key)
     map_seen = not any(settings.configmap.partition("/")[0] in path.split("/") for path in cluster_view.unknown)
@@ -175,7 +177,7 @@ def _limited_view(cluster_view: AutoscalerSnapshot, key: JobKey) -> LimitedView:
 def _pods(cluster_view: AutoscalerSnapshot, key: JobKey) -> list[Pod]:
     """Return the pods of the job, or of the gang that no job owns, with this key; [] if there are none."""
     view = cluster_view.view
-    return view.pods_of(key) or [
+    return view.pods.of_job(view.jobs.uid(key)) or [
         pod for name, _, entries in view.unmanaged.all_gangs() if name == key for pod, _ in entries
     ]
 

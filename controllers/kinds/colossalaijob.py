@@ -18,6 +18,7 @@ from turnout.controllers.kinds.colossalaijob_status import TRANSLATION
 from turnout.controllers.model import (
     ChildKey,
     ChildLabels,
+    ChildRules,
     ControlledJob,
     ControlledKind,
     Counts,
@@ -29,10 +30,12 @@ from turnout.controllers.model import (
     PodState,
     Reason,
     Replica,
+    RestartRules,
     Role,
     RunPolicy,
+    StatusRules,
 )
-from turnout.jobs.fields import ObjectPart
+from turnout.jobs.fields import ObjectPart, read_enum
 from turnout.jobs.kinds import colossalaijob
 from turnout.jobs.kinds.colossalaijob import COLOSSALAI_JOB, KIND, LAUNCHER, WORKER, ColossalAIJobSpec, ReplicaOverride
 from turnout.jobs.kinds.job_kind import CleanPods, NamedRole, ReplicaSpec, Restart
@@ -112,7 +115,7 @@ def _read_workers(spec: ColossalAIJobSpec) -> Role:
     The restart policy ExitCode counts as Never. Raises BadJob for an invalid template.
     """
     template = colossalaijob.worker_template(spec)
-    restart = template.part("spec").enum_member("restartPolicy", Restart, Restart.NEVER)
+    restart = read_enum(template.part("spec"), "restartPolicy", Restart, Restart.NEVER)
     restart = Restart.NEVER if restart is Restart.EXIT_CODE else restart
     replicas = ReplicaSpec(replicas=spec.worker.replicas, restart_policy=restart, template=spec.worker.template)
     role = job_reader.read_role(NamedRole(WORKER, WORKER, "spec.worker", replicas), WORKER, None, restart)
@@ -409,7 +412,7 @@ def _end_condition(job: ControlledJob, owned: OwnedObjects) -> PodDerivedConditi
     if launcher is None:
         return None
     if launcher.phase is PodPhase.SUCCEEDED:
-        if failed := _FAILURE.findall(launcher.termination_message):
+        if failed := _FAILURE.findall(launcher.training_container.message):
             return PodDerivedCondition(Reason.FAILED, f"The launcher's summary names {', '.join(failed)}: failure.")
         return PodDerivedCondition(Reason.SUCCEEDED, f"{KIND} {job.name} is successfully completed.")
     restarted = next((pod.name for pod in owned.pods if pod.role == WORKER and pod.restarts), "")
@@ -466,18 +469,12 @@ COLOSSALAIJOB = ControlledKind(
     COLOSSALAI_JOB.plural,
     LAUNCHER,
     job_reader.refusing(_read),
-    labels,
-    selector,
-    pod_spec,
-    other_children,
-    conditions_of_pods,
-    child_labels=LABELS,
-    owns=("Pod", "Service", "ConfigMap"),
-    name=name,
+    ChildRules(
+        labels, selector, pod_spec, other_children, label_keys=LABELS, owns=("Pod", "Service", "ConfigMap"), name=name
+    ),
+    StatusRules(conditions_of_pods, translation=TRANSLATION, reports_containers=True),
+    RestartRules(should_recreate=_no_recreation),
     postponed_roles=postponed_roles,
-    should_recreate=_no_recreation,
-    translation=TRANSLATION,
     creation_warnings=creation_warnings,
     is_of_other_mode=is_of_other_mode,
-    reports_containers=True,
 )

@@ -19,6 +19,7 @@ from turnout.controllers.kinds import job_reader
 from turnout.controllers.model import (
     ChildKey,
     ChildLabels,
+    ChildRules,
     ControlledJob,
     ControlledKind,
     Counts,
@@ -32,13 +33,15 @@ from turnout.controllers.model import (
     PodState,
     Reason,
     Replica,
+    RestartRules,
     Role,
     RunPolicy,
     StatusContext,
+    StatusRules,
     StatusTranslation,
     as_mapping,
 )
-from turnout.jobs.fields import ObjectPart
+from turnout.jobs.fields import ObjectPart, read_enum
 from turnout.jobs.kinds import elasticjob, job_kind
 from turnout.jobs.kinds.elasticjob import ALL_REDUCE, CONTAINER, ELASTIC_JOB, KIND, MASTER, MAX_NAME, ROLES, WORKER
 from turnout.jobs.kinds.job_kind import CleanPods, Restart
@@ -129,7 +132,7 @@ def _read_workers(spec: elasticjob.ElasticJobSpec, meta: ObjectPart) -> tuple[Ro
     named = elasticjob.worker_role(spec)
     # The kubelet's policy: that of the template, else the role's, else Never, since failed pods are recreated.
     default = named.spec.restart_policy or Restart.NEVER
-    restart = named.template.part("spec").enum_member("restartPolicy", Restart, default)
+    restart = read_enum(named.template.part("spec"), "restartPolicy", Restart, default)
     restart = Restart.NEVER if restart is Restart.EXIT_CODE else restart
     role = job_reader.read_role(named, CONTAINER, None, restart)
     bounds = elasticjob.command_bounds(job_kind.command_words(named.template)) or (role.replicas, role.replicas)
@@ -222,7 +225,7 @@ def should_recreate(_job: ControlledJob, role: Role, pod: PodState) -> bool:
 
     The caller bounds how often a pod is recreated.
     """
-    return role.name != MASTER or pod.exit_code != 1
+    return role.name != MASTER or pod.training_container.exit_code != 1
 
 
 def conditions_of_pods(
@@ -407,17 +410,17 @@ ELASTICJOB = ControlledKind(
     ELASTIC_JOB.plural,
     CONTAINER,
     job_reader.refusing(_read),
-    labels,
-    selector,
-    pod_spec,
-    other_children,
-    conditions_of_pods,
-    child_labels=LABELS,
-    owns=("Pod", "Service"),
-    name=name,
+    ChildRules(
+        labels,
+        selector,
+        pod_spec,
+        other_children,
+        label_keys=LABELS,
+        owns=("Pod", "Service"),
+        name=name,
+        unique_pod_names=True,
+    ),
+    StatusRules(conditions_of_pods, translation=StatusTranslation(_FIELDS, _to_core_status, _to_dlrover_status)),
+    RestartRules(should_recreate=should_recreate, faulty_node_exit_code=FAULTY),
     part_while_suspended=part_while_suspended,
-    should_recreate=should_recreate,
-    translation=StatusTranslation(_FIELDS, _to_core_status, _to_dlrover_status),
-    unique_pod_names=True,
-    faulty_node_exit_code=FAULTY,
 )

@@ -18,6 +18,7 @@ from turnout.controllers.kinds.job_reader import Port
 from turnout.controllers.model import (
     KUBEFLOW,
     ChildKey,
+    ChildRules,
     ControlledJob,
     ControlledKind,
     Counts,
@@ -28,6 +29,7 @@ from turnout.controllers.model import (
     Reason,
     Replica,
     Role,
+    StatusRules,
     replica_name,
 )
 from turnout.jobs.fields import ObjectPart
@@ -205,7 +207,7 @@ def _failure_hint(owned: OwnedObjects) -> str:
         f" {pod.name} says {error_text!r}: {hint}."
         for pod in owned.pods
         for error_text, hint in HINTS.items()
-        if pod.phase is PodPhase.FAILED and error_text in pod.termination_message
+        if pod.phase is PodPhase.FAILED and error_text in pod.training_container.message
     )
     return next(hints, "")
 
@@ -255,12 +257,8 @@ MSJOB = ControlledKind(
     MS_JOB.plural,
     CONTAINER,
     job_reader.refusing(_read),
-    labels,
-    selector,
-    pod_spec,
-    other_children,
-    conditions_of_pods,
-    owns=("Pod", "Service"),
+    ChildRules(labels, selector, pod_spec, other_children, owns=("Pod", "Service")),
+    StatusRules(conditions_of_pods),
     postponed_roles=postponed_roles,
     creation_warnings=creation_warnings,
 )

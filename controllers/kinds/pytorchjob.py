@@ -21,6 +21,7 @@ from turnout.controllers.kinds import job_reader
 from turnout.controllers.kinds.job_reader import Port
 from turnout.controllers.model import (
     KUBEFLOW,
+    ChildRules,
     ControlledJob,
     ControlledKind,
     Counts,
@@ -31,6 +32,7 @@ from turnout.controllers.model import (
     Reason,
     Replica,
     Role,
+    StatusRules,
     replica_name,
 )
 from turnout.jobs.fields import ObjectPart
@@ -270,9 +272,6 @@ PYTORCHJOB = ControlledKind(
     PYTORCH_JOB.plural,
     CONTAINER,
     job_reader.refusing(_read),
-    labels,
-    selector,
-    pod_spec,
-    other_children,
-    conditions_of_pods,
+    ChildRules(labels, selector, pod_spec, other_children),
+    StatusRules(conditions_of_pods),
 )

@@ -17,6 +17,7 @@ from turnout.controllers.kinds import job_reader
 from turnout.controllers.kinds import volcanojob_life as life
 from turnout.controllers.model import (
     ChildLabels,
+    ChildRules,
     ControlledJob,
     ControlledKind,
     Counts,
@@ -28,10 +29,11 @@ from turnout.controllers.model import (
     Replica,
     Role,
     RunPolicy,
+    StatusRules,
     StatusTranslation,
     replica_name,
 )
-from turnout.jobs.fields import ObjectPart
+from turnout.jobs.fields import ObjectPart, read_enum
 from turnout.jobs.kinds import volcanojob
 from turnout.jobs.kinds.job_kind import MAX_REPLICAS, Restart
 from turnout.jobs.kinds.volcanojob import (
@@ -183,7 +185,7 @@ def _check_template(template: ObjectPart) -> None:
 def _restart_policy(template: ObjectPart) -> Restart:
     """Return the restart policy of a task's pods, OnFailure by default. Raises BadJob for ExitCode."""
     spec = template.part("spec")
-    policy = spec.enum_member("restartPolicy", Restart, Restart.ON_FAILURE)
+    policy = read_enum(spec, "restartPolicy", Restart, Restart.ON_FAILURE)
     if policy is Restart.EXIT_CODE:
         raise BadJob(f"{spec.at('restartPolicy')} is ExitCode: a policy of the task has an exitCode instead")
     return policy
@@ -456,16 +458,20 @@ VOLCANOJOB = ControlledKind(
     VOLCANO_JOB.plural,
     "",
     job_reader.refusing(_read),
-    labels,
-    selector,
-    pod_spec,
-    other_children,
-    _no_conditions,
-    child_labels=LABELS,
-    owns=("Pod", "Service", "ConfigMap"),
-    translation=StatusTranslation(life.FIELDS, life.to_core_status, life.to_volcano_status),
-    pod_annotations=pod_annotations,
+    ChildRules(
+        labels,
+        selector,
+        pod_spec,
+        other_children,
+        label_keys=LABELS,
+        owns=("Pod", "Service", "ConfigMap"),
+        pod_annotations=pod_annotations,
+    ),
+    StatusRules(
+        _no_conditions,
+        translation=StatusTranslation(life.FIELDS, life.to_core_status, life.to_volcano_status),
+        lifecycle=life.lifecycle,
+        phase=life.job_phase,
+    ),
     title=volcanojob.KIND,
-    lifecycle=life.lifecycle,
-    phase=life.job_phase,
 )

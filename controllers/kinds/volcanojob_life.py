@@ -73,7 +73,7 @@ class LifecyclePolicy:
     def matches(self, event: _Event) -> bool:
         """Return True if the policy names this event; with an exit code, if the pod has failed with this code."""
         if self.exit_code is not None:
-            return event.word == POD_FAILED and event.pod.exit_code == self.exit_code
+            return event.word == POD_FAILED and event.pod.training_container.exit_code == self.exit_code
         return event.word in self.events
 
 
@@ -143,7 +143,8 @@ def due_action(policies: Policies, roles: Sequence[Role], owned: OwnedObjects) -
     for event in _events(roles, owned):
         for policy in (*policies.by_role.get(event.pod.role, ()), *policies.of_job):
             if policy.matches(event):
-                code = f" with {event.pod.exit_code}" if event.word == POD_FAILED and event.pod.exit_code else ""
+                exit_code = event.pod.training_container.exit_code
+                code = f" with {exit_code}" if event.word == POD_FAILED and exit_code else ""
                 restart = RestartReason.TASK_COMPLETED if event.word == TASK_COMPLETED else restart_reason(event.pod)
                 return DueAction(policy.action, f"{event.word} of {event.pod.name}{code}", restart)
     return DueAction()
@@ -338,7 +339,7 @@ def _keep_running(context: _PhaseContext) -> ReconcileOutcome:
     group = children.pod_group(job, context.gang_settings)
     budget, pods = CreateBudget(), children.by_role(owned.pods)
     writes = [
-        *children.other_writes([*([] if group is None else [group]), *kind.other_children(job, owned)], owned, budget)
+        *children.other_writes([*([] if group is None else [group]), *kind.children.others(job, owned)], owned, budget)
     ]
     tasks = {role.label for role in job.roles}
     waits_for_admission = children.waits_for_admission(owned, context.gang_settings)

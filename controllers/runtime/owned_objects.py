@@ -26,6 +26,7 @@ from turnout.controllers.model import (
     OwnedObjects,
     PodPhase,
     PodState,
+    TrainingContainer,
 )
 from turnout.controllers.role_pods import extended_resources
 from turnout.kube.objects import ObjectMeta, Struct
@@ -196,7 +197,7 @@ class ChildCache:
         self._pods_unreadable = not readable
         for key in self._jobs:
             kind = self._kinds.get(key.api)
-            if readable or (kind is not None and kind.reports_containers):
+            if readable or (kind is not None and kind.status.reports_containers):
                 self._changed(key)
 
     def jobs(self) -> Mapping[JobKey, object]:
@@ -227,7 +228,9 @@ class ChildCache:
             known = None
         is_watched = not from_own_write or (known is not None and known.watch is None)
         newest = version if known is None else max(version, known.version)
-        self._known[child] = _CachedChild(owner, meta.uid, newest, None if is_watched else owners_kind.child_labels.job)
+        self._known[child] = _CachedChild(
+            owner, meta.uid, newest, None if is_watched else owners_kind.children.label_keys.job
+        )
         return None if newest > version else (owner, owners_kind)
 
 
@@ -351,7 +354,7 @@ def role_and_index(kind: ControlledKind, meta: ObjectMeta) -> tuple[str, int]:
     """Return (role, index) in a child's labels; "" and -1 for a label that is missing or unreadable. kind: of its
     job.
     """
-    labels, words = meta.labels or {}, kind.child_labels
+    labels, words = meta.labels or {}, kind.children.label_keys
     index = labels.get(words.index, "")
     return labels.get(words.role, ""), int(index) if index.isascii() and index.isdigit() and len(index) < 8 else -1
 
@@ -372,16 +375,18 @@ def pod_state(kind: ControlledKind, obj: OwnedPod) -> PodState:
         index,
         _phase(status.phase),
         obj.metadata.deletion_timestamp is not None,
-        termination.exit_code if terminations else None,
+        TrainingContainer(
+            termination.exit_code if terminations else None,
+            termination.message[-_MAX_MESSAGE:],
+            unix_s(termination.started_at or status.start_time),
+            unix_s(termination.finished_at),
+        ),
         sum(each.restart_count for each in statuses),
         any(each.type == "Ready" and each.status == "True" for each in status.conditions or ()),
         status.reason or termination.reason,
         obj.spec.node_name,
-        termination.message[-_MAX_MESSAGE:],
-        (obj.metadata.labels or {}).get(kind.child_labels.mode, ""),
-        msgspec.to_builtins(statuses) if kind.reports_containers else (),
-        unix_s(termination.started_at or status.start_time),
-        unix_s(termination.finished_at),
+        (obj.metadata.labels or {}).get(kind.children.label_keys.mode, ""),
+        msgspec.to_builtins(statuses) if kind.status.reports_containers else (),
         _scheduler_message(obj),
         _state_since_s(obj.metadata, terminations),
     )

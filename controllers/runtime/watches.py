@@ -51,7 +51,9 @@ class ControllerInformers(InformerFactory):
             if name in _UNLABELLED:
                 self._watch_children(name, name, path, {})
                 continue
-            for label in sorted({kind.child_labels.job for kind in kinds.values() if name in kind.owns}):
+            for label in sorted(
+                {kind.children.label_keys.job for kind in kinds.values() if name in kind.children.owns}
+            ):
                 self._watch_children(f"{name}/{label}", name, path, {"labelSelector": label})
 
     async def _check_pod_watches(self) -> None:

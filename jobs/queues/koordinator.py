@@ -13,9 +13,20 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from turnout.jobs.fields import ObjectPart
+from turnout.jobs.fields import ObjectPart, lenient_part, read_amounts, read_json
 from turnout.jobs.queues.accounting import CYCLE, QueueClaim, share_by_weight, sum_subtrees, top_down
-from turnout.jobs.queues.model import NOTHING, Amounts, Demand, Object, QueueDialect, QueueShare, QueueSpec, headroom
+from turnout.jobs.queues.model import (
+    NOTHING,
+    Amounts,
+    Demand,
+    Object,
+    QueueAccess,
+    QueueDialect,
+    QueueShare,
+    QueueSpec,
+    Sharing,
+    headroom,
+)
 
 LABEL = "quota.scheduling.koordinator.sh/"  # the prefix of labels and annotations
 NAME = f"{LABEL}name"  # of the quota that pays for a pod
@@ -30,13 +41,13 @@ def read(raw: Object) -> QueueSpec:
 
     A field that cannot be read is reported in `faults` of the result.
     """
-    root = ObjectPart.lenient(raw)
+    root = lenient_part(raw)
     meta, spec = root.part("metadata"), root.part("spec")
     labels_part, annotations = meta.part("labels"), meta.part("annotations")
-    min_amounts, max_amounts, name = spec.amounts("min"), spec.amounts("max"), meta.text("name")
+    min_amounts, max_amounts, name = read_amounts(spec, "min"), read_amounts(spec, "max"), meta.text("name")
     parent = labels_part.text(f"{LABEL}parent", "" if name == ROOT else ROOT)
-    weight_values = {"": annotations.json(f"{LABEL}shared-weight")}
-    weights = ObjectPart.lenient(weight_values, f"shared-weight of {name}", root.faults).amounts("")
+    weight_values = {"": read_json(annotations, f"{LABEL}shared-weight")}
+    weights = read_amounts(lenient_part(weight_values, f"shared-weight of {name}", root.faults), "")
     is_root = labels_part.text(f"{LABEL}is-root") == "true" and name != ROOT
     namespaces = _namespaces(meta, annotations)
     return QueueSpec(
@@ -44,11 +55,12 @@ def read(raw: Object) -> QueueSpec:
         QueueDialect.KOORDINATOR,
         capability=max_amounts,
         deserved=min_amounts,
-        lends=labels_part.text(f"{LABEL}allow-lent-resource") != "false",
         parent="" if is_root else parent,
-        weights=weights if any(weights.values()) else max_amounts,
-        namespaces=namespaces,
-        grants=tuple(dict.fromkeys((meta.text("namespace"), *namespaces))),
+        sharing=Sharing(
+            weights=weights if any(weights.values()) else max_amounts,
+            lends=labels_part.text(f"{LABEL}allow-lent-resource") != "false",
+        ),
+        access=QueueAccess(namespaces, tuple(dict.fromkeys((meta.text("namespace"), *namespaces)))),
         headroom=headroom(meta, max_amounts, min_amounts),
         pool=_total_below_root(annotations, max_amounts, root.faults) if is_root else None,
         faults=tuple(root.faults or ()),
@@ -64,8 +76,8 @@ def quota_of_namespace(queues: Iterable[QueueSpec]) -> dict[str, str]:
     quotas = sorted(
         (q for q in queues if q.dialect is QueueDialect.KOORDINATOR), key=lambda queue: queue.name, reverse=True
     )
-    first_quotas = {namespace: queue.name for queue in quotas for namespace in queue.namespaces}
-    return first_quotas | {queue.name: queue.name for queue in quotas if queue.name in queue.namespaces}
+    first_quotas = {namespace: queue.name for queue in quotas for namespace in queue.access.namespaces}
+    return first_quotas | {queue.name: queue.name for queue in quotas if queue.name in queue.access.namespaces}
 
 
 def shares(queues: Sequence[QueueSpec], demand: Demand) -> dict[str, QueueShare]:
@@ -156,7 +168,7 @@ def _requests(
         for resource, max_amount in queue.capability.items():
             request[resource] = min(request[resource], max_amount)
         for resource, min_amount in queue.deserved.items():
-            request[resource] = request[resource] if queue.lends else max(request[resource], min_amount)
+            request[resource] = request[resource] if queue.sharing.lends else max(request[resource], min_amount)
         if parents[name] in requests:
             requests[parents[name]].update(request)
     return requests
@@ -199,7 +211,7 @@ def _claim(queue: QueueSpec, resource: str, requested: int) -> QueueClaim:
 
     requested: the amount that the quota and its subtree request.
     """
-    min_amount, weight = queue.deserved.get(resource, 0), queue.weights.get(resource, 0)
+    min_amount, weight = queue.deserved.get(resource, 0), queue.sharing.weights.get(resource, 0)
     if requested <= min_amount:
         return QueueClaim(requested, weight, 0.0, 0.0, min_amount)
     return QueueClaim(min_amount, weight, 0.0, (requested - min_amount) / weight if weight else 0.0, min_amount)
@@ -222,7 +234,7 @@ def _namespaces(meta: ObjectPart, annotations: ObjectPart) -> tuple[str, ...]:
     meta: its metadata. annotations: its annotations. An annotation that is no JSON list of texts is a fault, and lists
     nothing.
     """
-    name, listed_names = meta.text("name"), annotations.json(f"{LABEL}namespaces")
+    name, listed_names = meta.text("name"), read_json(annotations, f"{LABEL}namespaces")
     namespaces = [name] if name and name == meta.text("namespace") else []
     if listed_names is not None:
         listed: list[Any] = listed_names if isinstance(listed_names, list) else [None]
@@ -240,7 +252,7 @@ def _total_below_root(annotations: ObjectPart, max_amounts: Amounts, faults: lis
     max_amounts: its max. faults: receives a sentence for each unreadable amount; None: it is left out without a
     sentence.
     """
-    total = annotations.json(f"{LABEL}total-resource")
+    total = read_json(annotations, f"{LABEL}total-resource")
     return (
-        max_amounts if total is None else ObjectPart.lenient({"": total}, f"{LABEL}total-resource", faults).amounts("")
+        max_amounts if total is None else read_amounts(lenient_part({"": total}, f"{LABEL}total-resource", faults), "")
     )

@@ -13,14 +13,16 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from turnout.jobs.fields import ObjectPart
+from turnout.jobs.fields import ObjectPart, lenient_part, read_quantity
 from turnout.jobs.queues.accounting import CYCLE, top_down
 from turnout.jobs.queues.model import (
     COHORT,
     NOTHING,
     Demand,
     Flavor,
+    KueueTerms,
     Object,
+    QueueAccess,
     QueueDialect,
     QueueShare,
     QueueSpec,
@@ -38,7 +40,7 @@ def read(raw: Object) -> QueueSpec:
 
     A field that cannot be read is reported in `faults` of the result.
     """
-    root = ObjectPart.lenient(raw)
+    root = lenient_part(raw)
     meta, spec = root.part("metadata"), root.part("spec")
     flavors, nominal, preemption = tuple(_flavors(spec)), Counter[str](), spec.part("preemption")
     for flavor in flavors:
@@ -51,11 +53,13 @@ def read(raw: Object) -> QueueSpec:
         parent=COHORT + cohort if cohort else "",
         open=spec.text("stopPolicy", _NO_STOP) == _NO_STOP,
         strict=spec.text("queueingStrategy") == "StrictFIFO",
-        grants=(),
+        access=QueueAccess(grants=()),
         headroom=headroom(meta, nominal),
-        flavors=flavors,
-        preempts="" if preempts == _NEVER else preempts,
-        reclaims=preemption.text("reclaimWithinCohort", _NEVER) != _NEVER,
+        kueue=KueueTerms(
+            flavors,
+            "" if preempts == _NEVER else preempts,
+            reclaims=preemption.text("reclaimWithinCohort", _NEVER) != _NEVER,
+        ),
         faults=tuple(root.faults or ()),
     )
 
@@ -65,26 +69,31 @@ def read_cohort(raw: Object) -> QueueSpec:
 
     A field that cannot be read is reported in `faults` of the result.
     """
-    root = ObjectPart.lenient(raw)
+    root = lenient_part(raw)
     spec = root.part("spec")
     parent, flavors = spec.text("parentName"), tuple(_flavors(spec))
     name = COHORT + root.part("metadata").text("name")
     parent_name = COHORT + parent if parent else ""
     return QueueSpec(
-        name, QueueDialect.KUEUE, parent=parent_name, grants=(), flavors=flavors, faults=tuple(root.faults or ())
+        name,
+        QueueDialect.KUEUE,
+        parent=parent_name,
+        access=QueueAccess(grants=()),
+        kueue=KueueTerms(flavors),
+        faults=tuple(root.faults or ()),
     )
 
 
 def local_queue(raw: Object) -> tuple[str, str]:
     """Return (namespace/name of a LocalQueue, name of its ClusterQueue). raw: the LocalQueue. An absent name is ""."""
-    root = ObjectPart.lenient(raw)
+    root = lenient_part(raw)
     meta = root.part("metadata")
     return f"{meta.text('namespace')}/{meta.text('name')}", root.part("spec").text("clusterQueue")
 
 
 def accepts_workloads(raw: Object) -> bool:
     """Return True if a LocalQueue accepts workloads: its stopPolicy is neither Hold nor HoldAndDrain."""
-    return ObjectPart.lenient(raw).part("spec").text("stopPolicy", _NO_STOP) == _NO_STOP
+    return lenient_part(raw).part("spec").text("stopPolicy", _NO_STOP) == _NO_STOP
 
 
 @dataclass(slots=True)
@@ -130,7 +139,7 @@ def _compute_subtree_quotas(parents_first: Sequence[str], nodes: Mapping[str, _T
     for name in reversed(parents_first):
         node = nodes[name]
         lending, resources = dict[str, int](), set[str]()
-        for flavor in node.spec.flavors:
+        for flavor in node.spec.kueue.flavors:
             if flavor.resource in resources:
                 node.ambiguous.add(flavor.resource)
             resources.add(flavor.resource)
@@ -156,7 +165,7 @@ def _set_limit(node: _TreeNode, nodes: Mapping[str, _TreeNode]) -> None:
         return
     parent_limit = nodes[node.parent].limit  # has each key of the node
     node.limit = {key: node.not_lent.get(key, 0) + amount for key, amount in parent_limit.items()}
-    for flavor in node.spec.flavors:
+    for flavor in node.spec.kueue.flavors:
         if flavor.borrowing is not None:
             key = flavor.key
             node.limit[key] = min(node.limit[key], node.subtree_quota[key] + flavor.borrowing)
@@ -173,7 +182,7 @@ def _compute_use(parents_first: Sequence[str], nodes: Mapping[str, _TreeNode], d
     for name in reversed(parents_first):
         node = nodes[name]
         used = demand.used.get(name, NOTHING)
-        for flavor in node.spec.flavors:
+        for flavor in node.spec.kueue.flavors:
             if flavor.resource in used and not name.startswith(COHORT):
                 amount = used[flavor.resource]
                 is_ambiguous = flavor.resource in node.ambiguous
@@ -193,8 +202,8 @@ def _queues_exposed_to_eviction(parents_first: Sequence[str], nodes: Mapping[str
     root, reclaimers = dict[str, str](), Counter[str]()
     for name in parents_first:
         root[name] = root.get(nodes[name].parent, name)
-        reclaimers[root[name]] += nodes[name].spec.reclaims
-    return {name for name in parents_first if reclaimers[root[name]] > nodes[name].spec.reclaims}
+        reclaimers[root[name]] += nodes[name].spec.kueue.reclaims
+    return {name for name in parents_first if reclaimers[root[name]] > nodes[name].spec.kueue.reclaims}
 
 
 def _share(node: _TreeNode, demand: Demand, exposed: bool) -> QueueShare:
@@ -209,7 +218,7 @@ def _share(node: _TreeNode, demand: Demand, exposed: bool) -> QueueShare:
         return QueueShare(node.limit, used=node.used, parent=node.parent, guaranteed=node.not_lent, faults=spec.faults)
     limit, guaranteed, parent_resources = dict[str, int](), dict[str, int](), dict[str, str]()
     ambiguous = node.ambiguous
-    for flavor in spec.flavors:
+    for flavor in spec.kueue.flavors:
         resource = flavor.resource
         limit[resource] = limit.get(resource, 0) + node.limit[flavor.key]
         parent_resources[resource] = _UNKNOWN_FLAVOR if resource in ambiguous else flavor.key
@@ -249,11 +258,11 @@ def _ambiguity_refusal(spec: QueueSpec, ambiguous: Sequence[str]) -> str:
 
 def _eviction_risk(spec: QueueSpec) -> str:
     """Return a sentence why Kueue might evict a job for another job of the same ClusterQueue; "" if it never does."""
-    if not spec.preempts:
+    if not spec.kueue.preempts:
         return ""
     return (
         f"Kueue may evict a job whole for another of its ClusterQueue: preemption.withinClusterQueue of {spec.name} is "
-        f"{spec.preempts}, not Never"
+        f"{spec.kueue.preempts}, not Never"
     )
 
 
@@ -268,7 +277,8 @@ def _flavors(spec: ObjectPart) -> Iterator[Flavor]:
             for resource in flavor.parts("resources"):
                 name, resource_name = flavor.text("name"), resource.text("name")
                 limits = (
-                    resource.quantity(key, resource_name) for key in ("nominalQuota", "lendingLimit", "borrowingLimit")
+                    read_quantity(resource, key, resource_name)
+                    for key in ("nominalQuota", "lendingLimit", "borrowingLimit")
                 )
                 nominal, lending, borrowing = limits
                 if (name, resource_name) in known_pairs or not resource_name:

@@ -8,7 +8,7 @@ from enum import Enum
 from functools import cached_property
 from typing import Any
 
-from turnout.jobs.fields import ObjectPart
+from turnout.jobs.fields import ObjectPart, read_count_in_text
 from turnout.kube import labels
 
 Object = Mapping[str, Any]  # a Kubernetes object as JSON
@@ -50,6 +50,35 @@ class Flavor:
 
 
 @dataclass(frozen=True, slots=True)
+class KueueTerms:
+    """The terms that only a ClusterQueue or Cohort of Kueue has."""
+
+    flavors: tuple[Flavor, ...] = ()  # its quotas
+    preempts: str = ""  # the policy by which Kueue evicts whole jobs inside the queue, "" for never
+    # True if reclaimWithinCohort is not Never: to give the queue its quota back, Kueue may evict jobs of other queues
+    # of the cohort tree, each with all its pods.
+    reclaims: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Sharing:
+    """How a queue and others divide amounts that are not used."""
+
+    weight: int = 1  # Volcano's weight, by which queues divide the amounts of all resources, >= 1
+    weights: Amounts = field(default_factory=dict)  # koordinator's weights, by resource
+    lends: bool = True  # True if others may use the unused part of its own amounts
+
+
+@dataclass(frozen=True, slots=True)
+class QueueAccess:
+    """The namespaces that use a queue."""
+
+    namespaces: tuple[str, ...] = ()  # namespaces whose pods it pays for if they name no queue
+    # The namespaces whose pods and jobs may name it; None for all, () if it cannot be named, such as a ClusterQueue.
+    grants: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class QueueSpec:
     """A queue as its owner wrote it. A resource that is absent from the amounts is unspecified."""
 
@@ -59,24 +88,16 @@ class QueueSpec:
     guarantee: Amounts = field(default_factory=dict)  # reserved for it alone
     deserved: Amounts = field(default_factory=dict)  # its own amounts; use beyond them is borrowed
     parent: str = ""  # the parent queue, or the cohort of Kueue; "" for none
-    weight: int = 1  # Volcano's weight, by which queues divide the amounts of all resources, >= 1
-    weights: Amounts = field(default_factory=dict)  # koordinator's weights, by resource
-    lends: bool = True  # True if others may use the unused part of its own amounts
+    sharing: Sharing = Sharing()
     open: bool = True  # True if it accepts new jobs
     strict: bool = False  # True if no job starts before an older one
-    namespaces: tuple[str, ...] = ()  # namespaces whose pods it pays for if they name no queue
+    access: QueueAccess = QueueAccess()
     headroom: Amounts = field(default_factory=dict)  # amounts that elastic workers leave free
-    flavors: tuple[Flavor, ...] = ()  # the quotas of a ClusterQueue or Cohort of Kueue
-    preempts: str = ""  # Kueue's policy by which it evicts whole jobs inside the queue, "" for never
-    # True if reclaimWithinCohort is not Never: to give the queue its quota back, Kueue may evict jobs of other queues
-    # of the cohort tree, each with all its pods.
-    reclaims: bool = False
+    kueue: KueueTerms = KueueTerms()
     pool: Amounts | None = None  # the total that its own tree or the ElasticQuotas together divide; None for others
     source: str = ""  # namespace/name of the object, for a queue that several objects define
     # Fields that could not be read. Their amounts are missing, and nothing in the queue changes until they are correct.
     faults: tuple[str, ...] = ()
-    # The namespaces whose pods and jobs may name it; None for all, () if it cannot be named, such as a ClusterQueue.
-    grants: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +141,7 @@ def headroom(meta: ObjectPart, *named: Amounts) -> dict[str, int]:
     fault of `meta`.
     """
     annotations = meta.part("annotations")
-    gpus = annotations.count_in_text(labels.HEADROOM, 0)
+    gpus = read_count_in_text(annotations, labels.HEADROOM, 0)
     if not gpus:
         return {}
     gpu_resources = [resource for resource in labels.GPU_RESOURCES if any(resource in each for each in named)]

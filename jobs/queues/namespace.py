@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
-from turnout.jobs.fields import ObjectPart
+from turnout.jobs.fields import ObjectPart, lenient_part, read_amounts, read_quantity
 from turnout.jobs.queues.model import (
     NAMESPACE,
     NOTHING,
@@ -22,6 +22,7 @@ from turnout.jobs.queues.model import (
     Amounts,
     Demand,
     Object,
+    QueueAccess,
     QueueDialect,
     QueueShare,
     QueueSpec,
@@ -42,12 +43,12 @@ def read(raw: Object) -> QueueSpec:
     A ResourceQuota whose scopes exclude training pods limits nothing. A field that cannot be read is reported in
     `faults` of the result.
     """
-    root = ObjectPart.lenient(raw)
+    root = lenient_part(raw)
     meta, hard = root.part("metadata"), root.part("spec").part("hard")
     limits: dict[str, int] = {}
     if not _OTHER_SCOPES & set(_scopes(root.part("spec"))):
         for key in hard.value:
-            if (resource := _limited_resource(key)) and (amount := hard.quantity(key, resource)) is not None:
+            if (resource := _limited_resource(key)) and (amount := read_quantity(hard, key, resource)) is not None:
                 limits[resource] = min(limits.get(resource, amount), amount)
     return _spec(meta, root, capability=limits)
 
@@ -57,10 +58,12 @@ def read_elastic(raw: Object) -> QueueSpec:
 
     A field that cannot be read is reported in `faults` of the result.
     """
-    root = ObjectPart.lenient(raw)
+    root = lenient_part(raw)
     spec = root.part("spec")
-    min_amounts = spec.amounts("min")
-    return _spec(root.part("metadata"), root, capability=spec.amounts("max"), deserved=min_amounts, pool=min_amounts)
+    min_amounts = read_amounts(spec, "min")
+    return _spec(
+        root.part("metadata"), root, capability=read_amounts(spec, "max"), deserved=min_amounts, pool=min_amounts
+    )
 
 
 def shares(queues: Sequence[QueueSpec], demand: Demand) -> dict[str, QueueShare]:
@@ -101,7 +104,7 @@ def _spec(
         QueueDialect.NAMESPACE,
         capability,
         deserved=deserved,
-        grants=(),
+        access=QueueAccess(grants=()),
         headroom=free_amounts,
         pool=pool,
         source=source,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from turnout.jobs.fields import ObjectPart
+from turnout.jobs.fields import lenient_part
 from turnout.jobs.queues import koordinator, kueue, namespace, volcano
 from turnout.jobs.queues.accounting import room
 from turnout.jobs.queues.model import NAMESPACE, Amounts, Demand, Object, QueueDialect, QueueShare, QueueSpec
@@ -106,7 +106,7 @@ class QueueOrder:
 
 def _has_strict_annotation(raw: Object) -> bool:
     """Return True if our annotation on a queue's object asks for strict order."""
-    return ObjectPart.lenient(raw).part("metadata").part("annotations").text(labels.STRICT_ORDER) == "true"
+    return lenient_part(raw).part("metadata").part("annotations").text(labels.STRICT_ORDER) == "true"
 
 
 def _read_volcano(raw: Object) -> QueueOrder:
@@ -141,8 +141,8 @@ def _read_kueue(raw: Object) -> QueueOrder | None:
 
 def _queue_order(spec: QueueSpec, *, is_strict: bool) -> QueueOrder:
     """Return the order of a queue under its unique name."""
-    grants = None if spec.grants is None else frozenset(spec.grants[:MAX_NAMESPACES])
-    namespaces = spec.namespaces[:MAX_NAMESPACES] if is_strict else ()
+    grants = None if spec.access.grants is None else frozenset(spec.access.grants[:MAX_NAMESPACES])
+    namespaces = spec.access.namespaces[:MAX_NAMESPACES] if is_strict else ()
     return QueueOrder(f"{spec.dialect.value}/{spec.name}", (spec.name,), namespaces, grants, is_strict)
 
 

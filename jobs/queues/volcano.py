@@ -11,9 +11,20 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from turnout.jobs.fields import MAX_INT32, ObjectPart
+from turnout.jobs.fields import MAX_INT32, ObjectPart, lenient_part, read_amounts
 from turnout.jobs.queues.accounting import CYCLE, QueueClaim, share_by_weight, sum_subtrees, top_down
-from turnout.jobs.queues.model import NOTHING, Amounts, Demand, Object, QueueDialect, QueueShare, QueueSpec, headroom
+from turnout.jobs.queues.model import (
+    NOTHING,
+    Amounts,
+    Demand,
+    Object,
+    QueueAccess,
+    QueueDialect,
+    QueueShare,
+    QueueSpec,
+    Sharing,
+    headroom,
+)
 from turnout.kube import labels
 
 ROOT = "root"  # the queue that Volcano makes above all others
@@ -27,10 +38,10 @@ def read(raw: Object) -> QueueSpec:
 
     A field that cannot be read is reported in `faults` of the result.
     """
-    root = ObjectPart.lenient(raw)
+    root = lenient_part(raw)
     meta, spec = root.part("metadata"), root.part("spec")
-    capability, deserved = spec.amounts("capability"), spec.amounts("deserved")
-    guarantee = spec.part("guarantee").amounts("resource")
+    capability, deserved = read_amounts(spec, "capability"), read_amounts(spec, "deserved")
+    guarantee = read_amounts(spec.part("guarantee"), "resource")
     return QueueSpec(
         meta.text("name"),
         QueueDialect.VOLCANO,
@@ -38,9 +49,9 @@ def read(raw: Object) -> QueueSpec:
         guarantee=guarantee,
         deserved=deserved,
         parent=spec.text("parent"),
-        weight=max(1, spec.count("weight", 1, maximum=MAX_INT32)),
+        sharing=Sharing(max(1, spec.count("weight", 1, maximum=MAX_INT32))),
         open=root.part("status").text("state", _OPEN) == _OPEN,
-        grants=_allowed_namespaces(meta),
+        access=QueueAccess(grants=_allowed_namespaces(meta)),
         headroom=headroom(meta, capability, guarantee, deserved),
         faults=tuple(root.faults or ()),
     )
@@ -181,4 +192,5 @@ def _claim(queue: QueueSpec, resource: str, real: Amounts, demand: Demand) -> Qu
     """
     minimum, requested = queue.guarantee.get(resource, 0), demand.need_of(queue.name).get(resource, 0)
     max_amount = max(minimum, min(requested, real.get(resource, requested)))
-    return QueueClaim(minimum, queue.weight, minimum / queue.weight, max_amount / queue.weight, minimum)
+    weight = queue.sharing.weight
+    return QueueClaim(minimum, weight, minimum / weight, max_amount / weight, minimum)

@@ -17,7 +17,7 @@ from typing import Any
 from turnout.jobs.fields import annotation_count, annotation_level, annotation_set, annotation_word
 from turnout.jobs.wishes import kai, koordinator, kueue, sets, volcano
 from turnout.jobs.wishes.merge_table import merge_terms
-from turnout.jobs.wishes.model import MAX_GROUPS, MAX_TOGETHER, NOTHING, GroupRule, Level, Mode, Wish
+from turnout.jobs.wishes.model import MAX_GROUPS, MAX_TOGETHER, NOTHING, Exclusion, GroupRule, Level, Mode, Wish
 from turnout.kube import labels
 
 # The modules of the other dialects, in the order in which their terms count.
@@ -159,21 +159,19 @@ def _other_annotations(annotations: Mapping[str, str], faults: list[str]) -> Wis
     balanced = annotations.get(labels.BALANCED, "false")
     if balanced not in ("true", "false"):
         faults.append(f"{labels.BALANCED} is {balanced[:40]!r}: it must be true or false")
-    exclusive_level, exclusive_set = (
-        annotation_level(annotations, labels.APART, faults),
-        annotation_word(annotations, labels.APART_SET, faults),
+    exclusion = Exclusion(
+        annotation_level(annotations, labels.APART, faults), annotation_word(annotations, labels.APART_SET, faults)
     )
     together, together_of = annotation_set(annotations, labels.TOGETHER, MAX_TOGETHER, faults)
     ignored = (
         (f"{labels.APART_SET} has no meaning without {labels.APART}",)
-        if exclusive_set and exclusive_level is None
+        if exclusion.set_name and exclusion.level is None
         else ()
     )
     return Wish(
         mesh=_read_mesh(annotations, faults),
         balanced=balanced == "true",
-        exclusive_level=exclusive_level,
-        exclusive_set=exclusive_set,
+        exclusion=exclusion,
         together=together,
         together_of=together_of,
         ignored=ignored,

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from math import lcm
 from typing import Any
 
-from turnout.jobs.wishes.model import Ancestor, GroupRule, Layer, Level, Mode, Wish, nested, tier_of_level
+from turnout.jobs.wishes.model import Ancestor, Exclusion, GroupRule, Layer, Level, Mode, Wish, nested, tier_of_level
 
 MAX_MULTIPLE = 1_024  # pods on one host of two combined multiples
 
@@ -108,17 +108,15 @@ def _stricter(rule: GroupRule, other_rule: GroupRule) -> GroupRule:
     )
 
 
-def _exclusive_set(first: Wish, other: Wish, ignored: list[str]) -> tuple[Level | None, str]:
-    """Return (exclusive level, name of the set of gangs for which it counts): each from `first` if it sets it, else
-    `other`.
+def _exclusion(first: Wish, other: Wish, ignored: list[str]) -> tuple[Exclusion]:
+    """Return (the exclusion,): its level and the name of its set are each from `first` if it sets it, else `other`.
 
     ignored: receives a sentence if both set a level and the levels or sets differ.
     """
-    own, others = ((wish.exclusive_level, wish.exclusive_set) for wish in (first, other))
-    if first.exclusive_level is not None and other.exclusive_level is not None and own != others:
+    own, others = first.exclusion, other.exclusion
+    if own.level is not None and others.level is not None and own != others:
         ignored.append(f"{other.source} is not kept beside {first.source}: one level for a set of gangs")
-    level = other.exclusive_level if first.exclusive_level is None else first.exclusive_level
-    return level, first.exclusive_set or other.exclusive_set
+    return (Exclusion(others.level if own.level is None else own.level, own.set_name or others.set_name),)
 
 
 def _together(first: Wish, other: Wish, ignored: list[str]) -> tuple[str, int, bool, tuple[Ancestor, ...]]:
@@ -174,9 +172,7 @@ RULES = (
         "where both divide the pods alike: the stricter of each term; else those of the first source",
         _groups,
     ),
-    MergeRule(
-        "apart from other gangs", ("exclusive_level", "exclusive_set"), True, "of the first source", _exclusive_set
-    ),
+    MergeRule("apart from other gangs", ("exclusion",), True, "of the first source", _exclusion),
     MergeRule(
         "together with other gangs",
         ("together", "together_of", "one_domain", "ancestors"),

@@ -50,6 +50,14 @@ class GroupRule:
 
 
 @dataclass(frozen=True, slots=True)
+class Exclusion:
+    """A limit between gangs: the gang shares no domain of a level with other gangs of its set that name a level."""
+
+    level: Level | None = None  # None for no such limit
+    set_name: str = ""  # the name of the set; "" for the set of the gang's job
+
+
+@dataclass(frozen=True, slots=True)
 class Ancestor:
     """A CompositePodGroup above a PodGroup: all gangs below it share one domain of its level."""
 
@@ -69,9 +77,7 @@ class Wish:
     groups: tuple[GroupRule, ...] = ()
     mesh: tuple[tuple[str, int], ...] = ()  # (axis of parallelism, ranks along it), the outermost first
     balanced: bool = False  # the numbers of pods under the used leaves are as equal as possible
-    # The gang shares no domain of this level with other gangs of its set that name one; None for no such limit.
-    exclusive_level: Level | None = None
-    exclusive_set: str = ""  # the name of the set for `exclusive_level`; "" for the set of the gang's job
+    exclusion: Exclusion = Exclusion()
     together: str = ""  # a name: either all gangs with this name are placed, or none of them; "" for no such name
     together_of: int = 0  # the number of gangs with the name `together`; 0 for all that exist
     one_domain: bool = False  # gangs with the name `together` share one domain, and terms of one gang count for all

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from turnout.jobs.fields import annotation_level
-from turnout.jobs.wishes.model import GroupRule, Wish
+from turnout.jobs.wishes.model import Exclusion, GroupRule, Wish
 
 JOBSET = "alpha.jobset.sigs.k8s.io/exclusive-topology"
 LWS = "leaderworkerset.sigs.k8s.io/exclusive-topology"
@@ -29,4 +29,4 @@ def read(annotations: Mapping[str, str], faults: list[str]) -> Wish | None:
     )
     level = None if source == LWS_SUBGROUP else annotation_level(annotations, source, faults)
     ignored = (f"{LWS} is not read beside {JOBSET}",) if source == JOBSET and LWS in annotations else ()
-    return Wish(source, level, groups=groups, exclusive_level=level, ignored=ignored)
+    return Wish(source, level, groups=groups, exclusion=Exclusion(level), ignored=ignored)

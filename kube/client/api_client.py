@@ -66,6 +66,125 @@ class _Call:
     stream: bool = False  # True if the answer may have no end, so that the deadline covers only its head
 
 
+class ServerClock:
+    """The time of the server, by the Date headers of its last answers."""
+
+    def __init__(self) -> None:
+        # The server's clock less our monotonic clock, seconds, of the last answers.
+        self._ahead_s: deque[float] = deque(maxlen=_MAX_DATES)
+        # Date headers that are not parsed yet, each with our clock at its arrival.
+        self._unread_dates: deque[tuple[str, float]] = deque(maxlen=_MAX_DATES)
+
+    def note(self, date: str, at_s: float) -> None:
+        """Note the Date header of an answer. at_s: when it arrived, by our monotonic clock. It is parsed later."""
+        self._unread_dates.append((date, at_s))
+
+    def ahead_s(self) -> float | None:
+        """Return the server's time since 1970 less our monotonic clock, in seconds.
+
+        None before the first answer with a date. The value is the median of the last answers, because several servers
+        may answer and their clocks differ.
+        """
+        while self._unread_dates:
+            date, at_s = self._unread_dates.popleft()
+            if (server_s := _seconds_of_date(date)) is not None:
+                self._ahead_s.append(server_s - at_s)
+        return sorted(self._ahead_s)[len(self._ahead_s) // 2] if self._ahead_s else None
+
+
+class RequestSender:
+    """A sender of requests within limits, which repeats a request once with fresh credentials.
+
+    counts: requests by verb of HTTP in lower case and by code; "none" for requests without an answer. server_clock: by
+    the answers so far.
+    """
+
+    def __init__(
+        self, transport: Transport, max_in_flight: int, qps: float | None, max_call_s: float | None, as_user: str
+    ) -> None:
+        """Make a sender over a transport. The other arguments: as in `Client`."""
+        self._transport, self._max_call_s = transport, max_call_s
+        self._headers = {"Accept": _JSON, "User-Agent": "turnout"}
+        self._headers["Accept-Encoding"] = "identity"  # gzip costs the server more than it saves us
+        self._headers |= {"Impersonate-User": as_user} if as_user else {}
+        self.counts: Counter[tuple[str, str]] = Counter()
+        self.server_clock = ServerClock()
+        self._in_flight = asyncio.Semaphore(max_in_flight)
+        self._rate_limiter = RateLimiter(RealClock(), qps) if qps else None
+
+    async def call(self, call: _Call) -> bytes:
+        """Carry out a call and return the body of the answer.
+
+        The whole call has a deadline, at most `max_call_s` of the client. An urgent call waits neither for the limit on
+        concurrent calls nor for the rate limit. Raises CallError; it is Unreachable if the whole answer has not arrived
+        by the deadline.
+        """
+        if self._max_call_s is not None and self._max_call_s < call.deadline_s:
+            call = replace(call, deadline_s=self._max_call_s)
+        try:
+            async with asyncio.timeout(call.deadline_s):
+                if call.urgent:
+                    return await self._read(call)
+                async with self._in_flight:
+                    if self._rate_limiter:
+                        await self._rate_limiter.acquire()
+                    return await self._read(call)
+        except TimeoutError as error:
+            raise Unreachable(call.method, call.path, 0, f"no answer within {call.deadline_s:g} s") from error
+
+    async def _read(self, call: _Call) -> bytes:
+        """Send a call and return the whole body. Raises CallError; it is Unreachable if the body breaks off."""
+        answer = await self.send(call)
+        try:
+            return await answer.read()
+        except OSError as error:
+            raise Unreachable(call.method, call.path, 0, f"the answer broke off: {error!r}") from error
+        finally:
+            answer.release()
+
+    async def send(self, call: _Call) -> Response:
+        """Send a call and return the answer before its body is read; the caller reads and closes it. Raises CallError.
+
+        On 401, reload the credentials, and repeat the call once if they changed.
+        """
+        try:
+            return await self._send_once(call)
+        except Unauthorised as first_error:
+            try:
+                changed = await self._transport.reload()
+            except Exception as error:  # any error of YAML, TLS and file reading
+                raise Unauthorised(call.method, call.path, 401, f"no fresh credentials: {error}") from first_error
+            if not changed:
+                raise
+        return await self._send_once(call)
+
+    async def _send_once(self, call: _Call) -> Response:
+        """Send a call without a retry, and return the answer before its body is read. Count it in `counts`.
+
+        Raises Unreachable without an answer, Unauthorised if the credentials cannot be read, Rejected if the body is no
+        JSON, and the error of a status other than 2xx.
+        """
+        if isinstance(call.body, bytes):
+            call = replace(call, body=_decode_body(call, call.body))
+        headers = self._headers if call.body is None else {**self._headers, "Content-Type": call.content_type}
+        deadline_s = None if call.stream else call.deadline_s
+        try:
+            async with asyncio.timeout(call.deadline_s):
+                answer = await self._transport.send(
+                    Request(call.method, call.path, call.params or {}, headers, call.body, deadline_s)
+                )
+                self.server_clock.note(answer.header("Date"), time.monotonic())
+                self.counts[call.method.lower(), _code(answer.status)] += 1
+                if not 200 <= answer.status < 300:
+                    await _raise_error(call, answer)
+                return answer
+        except UnreadableCredentials as error:
+            raise Unauthorised(call.method, call.path, 0, f"credentials cannot be read: {error}") from error
+        except OSError as error:  # TimeoutError is an OSError
+            self.counts[call.method.lower(), "none"] += 1
+            raise Unreachable(call.method, call.path, 0, str(error) or repr(error)) from error
+
+
 class Client:
     """A client of one API server. Open it with `Client.open`, and close it or use it as an async context.
 
@@ -88,18 +207,8 @@ class Client:
         the deadline of every call, in seconds; None for no bound. as_user: the user to impersonate; "" for no
         impersonation. Watches, streams and urgent calls (of a Lease) wait neither for `max_in_flight` nor for `qps`.
         """
-        self._transport, self._max_call_s = transport, max_call_s
-        self._headers = {"Accept": _JSON, "User-Agent": "turnout"}
-        self._headers["Accept-Encoding"] = "identity"  # gzip costs the server more than it saves us
-        self._headers |= {"Impersonate-User": as_user} if as_user else {}
-        # The server's clock less our monotonic clock, seconds, of the last answers.
-        self._ahead_s: deque[float] = deque(maxlen=_MAX_DATES)
-        # Date headers that are not parsed yet, each with our clock at its arrival.
-        self._unread_dates: deque[tuple[str, float]] = deque(maxlen=_MAX_DATES)
-        # Calls by verb of HTTP in lower case and by code; "none" for calls without an answer.
-        self.request_counts: Counter[tuple[str, str]] = Counter()
-        self._in_flight = asyncio.Semaphore(max_in_flight)
-        self._rate_limiter = RateLimiter(RealClock(), qps) if qps else None
+        self._transport = transport
+        self.requests = RequestSender(transport, max_in_flight, qps, max_call_s, as_user)
 
     @classmethod
     async def open(
@@ -140,18 +249,6 @@ class Client:
     ) -> None:
         await self.close()
 
-    def server_ahead_s(self) -> float | None:
-        """Return the server's time since 1970 less our monotonic clock, in seconds.
-
-        None before the first answer with a date. The value is the median of the last answers, because several servers
-        may answer and their clocks differ.
-        """
-        while self._unread_dates:
-            date, at_s = self._unread_dates.popleft()
-            if (server_s := _seconds_of_date(date)) is not None:
-                self._ahead_s.append(server_s - at_s)
-        return sorted(self._ahead_s)[len(self._ahead_s) // 2] if self._ahead_s else None
-
     async def close(self) -> None:
         """Close every connection."""
         await self._transport.close()
@@ -165,7 +262,7 @@ class Client:
         path: of the URL. params: of its query. urgent: do not wait for the limits of the client. deadline_s: of the
         whole call.
         """
-        return await self._call(_Call("GET", path, params, deadline_s, urgent))
+        return await self.requests.call(_Call("GET", path, params, deadline_s, urgent))
 
     async def pages(
         self, path: str, params: Params | None = None, *, limit: int = 500, deadline_s: float = CALL_S
@@ -200,7 +297,7 @@ class Client:
         Raises Conflict if it exists, or another CallError. path: of the list. body: JSON values or encoded JSON.
         params: of the query. urgent: do not wait for the limits of the client. deadline_s: of the whole call.
         """
-        return await self._call(_Call("POST", path, params, deadline_s, urgent, body))
+        return await self.requests.call(_Call("POST", path, params, deadline_s, urgent, body))
 
     async def patch(
         self,
@@ -220,7 +317,7 @@ class Client:
         the limits of the client. deadline_s: of the whole call.
         """
         query = {**(params or {}), **({"fieldManager": field_manager} if field_manager else {})}
-        return await self._call(_Call("PATCH", path, query, deadline_s, urgent, body, content_type))
+        return await self.requests.call(_Call("PATCH", path, query, deadline_s, urgent, body, content_type))
 
     async def delete(
         self,
@@ -243,7 +340,7 @@ class Client:
             options["preconditions"] = preconditions
         if grace_s is not None:
             options["gracePeriodSeconds"] = grace_s
-        return await self._call(_Call("DELETE", path, params, deadline_s, body=options))
+        return await self.requests.call(_Call("DELETE", path, params, deadline_s, body=options))
 
     async def watch(self, path: str, params: Params, *, max_line_bytes: int = MAX_LINE_BYTES) -> AsyncIterator[bytes]:
         """Yield an empty line when the server has accepted the watch, then each line as JSON until the watch ends.
@@ -253,7 +350,7 @@ class Client:
         to the end. A connection that is silent is not detected. Raises CallError; it is Unreachable if the connection
         breaks.
         """
-        answer = await self._send(_Call("GET", path, {**params, "watch": True}, CALL_S, stream=True))
+        answer = await self.requests.send(_Call("GET", path, {**params, "watch": True}, CALL_S, stream=True))
         try:
             yield b""
             async for line in split_lines(answer.chunks(), max_line_bytes):
@@ -269,7 +366,7 @@ class Client:
         path: of the URL. params: of its query. Close the generator if you do not read it to the end. Raises CallError;
         it is Unreachable if the connection breaks.
         """
-        answer = await self._send(_Call("GET", path, params, CALL_S, stream=True))
+        answer = await self.requests.send(_Call("GET", path, params, CALL_S, stream=True))
         try:
             async for chunk in answer.chunks():
                 yield chunk
@@ -277,78 +374,6 @@ class Client:
             raise Unreachable("GET", path, 0, f"the answer broke off: {error!r}") from error
         finally:
             answer.close()
-
-    async def _call(self, call: _Call) -> bytes:
-        """Carry out a call and return the body of the answer.
-
-        The whole call has a deadline, at most `max_call_s` of the client. An urgent call waits neither for the limit on
-        concurrent calls nor for the rate limit. Raises CallError; it is Unreachable if the whole answer has not arrived
-        by the deadline.
-        """
-        if self._max_call_s is not None and self._max_call_s < call.deadline_s:
-            call = replace(call, deadline_s=self._max_call_s)
-        try:
-            async with asyncio.timeout(call.deadline_s):
-                if call.urgent:
-                    return await self._read(call)
-                async with self._in_flight:
-                    if self._rate_limiter:
-                        await self._rate_limiter.acquire()
-                    return await self._read(call)
-        except TimeoutError as error:
-            raise Unreachable(call.method, call.path, 0, f"no answer within {call.deadline_s:g} s") from error
-
-    async def _read(self, call: _Call) -> bytes:
-        """Send a call and return the whole body. Raises CallError; it is Unreachable if the body breaks off."""
-        answer = await self._send(call)
-        try:
-            return await answer.read()
-        except OSError as error:
-            raise Unreachable(call.method, call.path, 0, f"the answer broke off: {error!r}") from error
-        finally:
-            answer.release()
-
-    async def _send(self, call: _Call) -> Response:
-        """Send a call and return the answer before its body is read; the caller reads and closes it. Raises CallError.
-
-        On 401, reload the credentials, and repeat the call once if they changed.
-        """
-        try:
-            return await self._send_once(call)
-        except Unauthorised as first_error:
-            try:
-                changed = await self._transport.reload()
-            except Exception as error:  # any error of YAML, TLS and file reading
-                raise Unauthorised(call.method, call.path, 401, f"no fresh credentials: {error}") from first_error
-            if not changed:
-                raise
-        return await self._send_once(call)
-
-    async def _send_once(self, call: _Call) -> Response:
-        """Send a call without a retry, and return the answer before its body is read. Count it in `request_counts`.
-
-        Raises Unreachable without an answer, Unauthorised if the credentials cannot be read, Rejected if the body is no
-        JSON, and the error of a status other than 2xx.
-        """
-        if isinstance(call.body, bytes):
-            call = replace(call, body=_decode_body(call, call.body))
-        headers = self._headers if call.body is None else {**self._headers, "Content-Type": call.content_type}
-        deadline_s = None if call.stream else call.deadline_s
-        try:
-            async with asyncio.timeout(call.deadline_s):
-                answer = await self._transport.send(
-                    Request(call.method, call.path, call.params or {}, headers, call.body, deadline_s)
-                )
-                self._unread_dates.append((answer.header("Date"), time.monotonic()))
-                self.request_counts[call.method.lower(), _code(answer.status)] += 1
-                if not 200 <= answer.status < 300:
-                    await _raise_error(call, answer)
-                return answer
-        except UnreadableCredentials as error:
-            raise Unauthorised(call.method, call.path, 0, f"credentials cannot be read: {error}") from error
-        except OSError as error:  # TimeoutError is an OSError
-            self.request_counts[call.method.lower(), "none"] += 1
-            raise Unreachable(call.method, call.path, 0, str(error) or repr(error)) from error
 
 
 def _code(status: int) -> str:

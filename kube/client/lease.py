@@ -74,6 +74,72 @@ class LeaseStore(Protocol):
         """Return the patched Lease. Raises Conflict if the version in the body is stale."""
 
 
+class LeaseObject:
+    """One Lease in the API server. path: of its URL."""
+
+    def __init__(self, client: LeaseStore, namespace: str, name: str) -> None:
+        """Read and write a Lease by the calls of a client. The Lease may not exist yet."""
+        self._client, self._name = client, name
+        self._leases = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
+        self.path = f"{self._leases}/{name}"
+
+    async def get(self) -> Lease:
+        """Return the Lease. Raises NotFound if it does not exist, or another CallError."""
+        return _decoder.decode(await self._client.get(self.path, urgent=True))
+
+    async def create(self, spec: dict[str, Any]) -> Lease:
+        """Create the Lease and return it. Raises CallError, which is Conflict if it exists."""
+        body = {
+            "apiVersion": "coordination.k8s.io/v1",
+            "kind": "Lease",
+            "metadata": {"name": self._name},
+            "spec": spec,
+        }
+        return _decoder.decode(await self._client.create(self._leases, body, urgent=True))
+
+    async def patch(self, version: str, spec: dict[str, Any]) -> Lease:
+        """Patch the Lease and return it. version: the resourceVersion that it must still have. Raises CallError."""
+        body = {"metadata": {"resourceVersion": version}, "spec": spec}
+        return _decoder.decode(await self._client.patch(self.path, body, urgent=True))
+
+
+class LeaseRecord:
+    """The holder of a Lease as last read, and how long its record has been the same by our own clock.
+
+    holder: the last known leader, "" for none. highest_transitions: of all records; a Lease that was deleted continues
+    from here, not from 0.
+    """
+
+    def __init__(self) -> None:
+        """Start with no record."""
+        self.holder = ""
+        self.highest_transitions = -1
+        self._claimed_s = 0  # the duration that the holder claims, in seconds
+        self._last_record: tuple[str, str, str] | None = None  # (holder, renewTime, resourceVersion) as last read
+        self._last_change_s = -math.inf  # when the record last changed, by our monotonic clock
+
+    def update(self, lease: Lease, now_s: float) -> None:
+        """Record a Lease that was read. now_s: by our monotonic clock."""
+        self.holder = lease.spec.holder_identity or ""
+        self._claimed_s = lease.spec.lease_duration_seconds or 0
+        self.highest_transitions = max(self.highest_transitions, lease.spec.lease_transitions or 0)
+        record = (self.holder, lease.spec.renew_time or "", lease.metadata.resource_version)
+        if record != self._last_record:
+            self._last_record, self._last_change_s = record, now_s
+
+    def is_free(self, identity: str, now_s: float, default_lease_s: float) -> bool:
+        """Return True if a candidate may take the Lease.
+
+        It may if the Lease has no holder, if the holder is this candidate, or if the holder has not renewed it in time.
+        identity: of the candidate. now_s: by our monotonic clock. default_lease_s: the duration that counts if the
+        holder claims none, or one above _MAX_LEASE_S, in seconds.
+        """
+        if self.holder in ("", identity):  # ours: a write of this process whose answer was lost
+            return True
+        lease_s = self._claimed_s if 0 < self._claimed_s <= _MAX_LEASE_S else default_lease_s
+        return now_s - self._last_change_s >= lease_s
+
+
 class Elector:
     """A candidate for one Lease."""
 
@@ -96,18 +162,13 @@ class Elector:
         """
         if not identity:
             raise ValueError("an elector needs an identity")
-        self._client, self._name, self._identity = client, name, identity
-        self._leases = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
-        self._path = f"{self._leases}/{name}"
+        self._lease, self._identity = LeaseObject(client, namespace, name), identity
         self._clock, self._rng, self._abort = clock, rng, abort
         self._settings = settings or LeaseSettings()
         self._version = ""  # the resourceVersion of our last write
         self._deadline_s = -math.inf  # until then we hold the Lease, by our monotonic clock
-        self._last_record: tuple[str, str, str] | None = None  # (holder, renewTime, resourceVersion) as last read
-        self._last_change_s = -math.inf  # when the record last changed, by our monotonic clock
-        self._highest_transitions = -1  # of all records; a Lease that was deleted continues from here, not from 0
+        self.record = LeaseRecord()
         self.transitions = 0  # the number of our term, higher than every earlier term; valid only while leading
-        self.holder = ""  # the last known leader, "" for none
 
     @property
     def is_leading(self) -> bool:
@@ -122,9 +183,9 @@ class Elector:
         transitions = self.transitions
         try:
             async with self._clock.timeout(self._settings.call_s):
-                lease = _decoder.decode(await self._client.get(self._path, urgent=True))
+                lease = await self._lease.get()
         except Exception as error:  # any failure leaves it unconfirmed
-            log.warning("lease_not_read", extra={"lease": self._path, "why": repr(error)})
+            log.warning("lease_not_read", extra={"lease": self._lease.path, "why": repr(error)})
             return False
         is_ours = (lease.spec.holder_identity, lease.spec.lease_transitions or 0) == (self._identity, transitions)
         return is_ours and self.is_leading
@@ -140,7 +201,7 @@ class Elector:
         """
         while True:
             await self._acquire()
-            log.info("lease_taken", extra={"lease": self._path, "transitions": self.transitions})
+            log.info("lease_taken", extra={"lease": self._lease.path, "transitions": self.transitions})
             if await self._lead(work):
                 return
 
@@ -168,7 +229,10 @@ class Elector:
         if work_finished:
             working.result()
             return True
-        log.warning("lease_lost", extra={"lease": self._path, "transitions": self.transitions, "holder": self.holder})
+        log.warning(
+            "lease_lost",
+            extra={"lease": self._lease.path, "transitions": self.transitions, "holder": self.record.holder},
+        )
         return False
 
     async def _end(self, working: asyncio.Task[None]) -> None:
@@ -181,10 +245,10 @@ class Elector:
             async with self._clock.timeout(self._settings.grace_s):
                 await asyncio.wait({working})
         except TimeoutError:
-            log.critical("work_would_not_end", extra={"lease": self._path, "grace_s": self._settings.grace_s})
+            log.critical("work_would_not_end", extra={"lease": self._lease.path, "grace_s": self._settings.grace_s})
             self._abort(_EXIT_WORK_STUCK)
         if not working.cancelled() and (error := working.exception()):
-            log.warning("work_failed", extra={"lease": self._path, "why": repr(error)})
+            log.warning("work_failed", extra={"lease": self._lease.path, "why": repr(error)})
 
     async def _acquire(self) -> None:
         """Try to take the Lease at random intervals until it is ours. An error that repeats is logged only once."""
@@ -197,79 +261,40 @@ class Elector:
             except Exception as error:  # after any failure we do not lead; the next try reads the Lease again
                 if repr(error) != reported_error:
                     reported_error = repr(error)
-                    log.warning("lease_not_read", extra={"lease": self._path, "why": reported_error})
-            await self._clock.sleep(self._retry_s())
+                    log.warning("lease_not_read", extra={"lease": self._lease.path, "why": reported_error})
+            await self._clock.sleep(_retry_wait_s(self._settings, self._rng))
 
     async def _try_to_acquire(self) -> bool:
         """Take or create the Lease if it is free, and return True. Return False if another candidate holds it.
 
-        A Lease that does not exist is created. Raises CallError, which is Conflict if another candidate takes it in the
-        meantime, and TimeoutError after the deadline of a call.
+        A Lease that does not exist is created. Raises CallError, which is Conflict if another candidate takes or
+        creates it in the meantime, and TimeoutError after the deadline of a call.
         """
+        lease: Lease | None = None
         try:
             async with self._clock.timeout(self._settings.call_s):
-                lease = _decoder.decode(await self._client.get(self._path, urgent=True))
+                lease = await self._lease.get()
         except NotFound:
-            return await self._create()
-        self._observe(lease)
-        if not self._is_free(lease):
-            return False
+            pass
+        if lease is not None:
+            self.record.update(lease, self._clock.monotonic())
+            if not self.record.is_free(self._identity, self._clock.monotonic(), self._settings.lease_s):
+                return False
         now = rfc3339_micro(self._clock.wall())
         spec = {
             "holderIdentity": self._identity,
             "leaseDurationSeconds": self._settings.lease_s,
             "acquireTime": now,
             "renewTime": now,
-            "leaseTransitions": self._highest_transitions + 1,
+            "leaseTransitions": self.record.highest_transitions + 1,
         }
         sent_s = self._clock.monotonic()
         async with self._clock.timeout(self._settings.call_s):
-            self._accept_answer(await self._patch(lease.metadata.resource_version, spec), sent_s)
+            answer = await (
+                self._lease.create(spec) if lease is None else self._lease.patch(lease.metadata.resource_version, spec)
+            )
+            self._accept_answer(answer, sent_s)
         return True
-
-    async def _create(self) -> bool:
-        """Create the Lease in our name and return True.
-
-        Raises CallError, which is Conflict if another process has created it, and TimeoutError after the deadline.
-        """
-        now = rfc3339_micro(self._clock.wall())
-        body = {
-            "apiVersion": "coordination.k8s.io/v1",
-            "kind": "Lease",
-            "metadata": {"name": self._name},
-            "spec": {
-                "holderIdentity": self._identity,
-                "leaseDurationSeconds": self._settings.lease_s,
-                "acquireTime": now,
-                "renewTime": now,
-                "leaseTransitions": self._highest_transitions + 1,
-            },
-        }
-        sent_s = self._clock.monotonic()
-        async with self._clock.timeout(self._settings.call_s):
-            self._accept_answer(await self._client.create(self._leases, body, urgent=True), sent_s)
-        return True
-
-    def _observe(self, lease: Lease) -> None:
-        """Record the holder of a Lease that was read, its highest term and, by our own clock, the time of its last
-        change.
-        """
-        self.holder = lease.spec.holder_identity or ""
-        self._highest_transitions = max(self._highest_transitions, lease.spec.lease_transitions or 0)
-        record = (self.holder, lease.spec.renew_time or "", lease.metadata.resource_version)
-        if record != self._last_record:
-            self._last_record, self._last_change_s = record, self._clock.monotonic()
-
-    def _is_free(self, lease: Lease) -> bool:
-        """Return True if this candidate may take the Lease. Call it after _observe() of the same Lease.
-
-        It may if the Lease has no holder, if the holder is this candidate, or if the holder has not renewed it in time.
-        """
-        if self.holder in ("", self._identity):  # ours: a write of this process whose answer was lost
-            return True
-        claimed_s = lease.spec.lease_duration_seconds or 0
-        lease_s = claimed_s if 0 < claimed_s <= _MAX_LEASE_S else self._settings.lease_s
-        return self._clock.monotonic() - self._last_change_s >= lease_s
 
     async def _renew_until_lost(self) -> None:
         """Renew the Lease until it expires or another candidate takes it, then return.
@@ -277,7 +302,7 @@ class Elector:
         A failed renewal is logged and retried.
         """
         while (remaining_s := self._deadline_s - self._clock.monotonic()) > 0:
-            await self._clock.sleep(min(self._retry_s(), remaining_s))
+            await self._clock.sleep(min(_retry_wait_s(self._settings, self._rng), remaining_s))
             remaining_s = self._deadline_s - self._clock.monotonic()
             if remaining_s <= 0:
                 return
@@ -287,7 +312,7 @@ class Elector:
                         self._deadline_s = -math.inf
                         return
             except Exception as error:  # every failure counts as a failed renewal
-                log.warning("renewal_failed", extra={"lease": self._path, "why": repr(error)})
+                log.warning("renewal_failed", extra={"lease": self._lease.path, "why": repr(error)})
 
     async def _renew(self, spec: dict[str, Any]) -> bool:
         """Write fields of the spec to our own Lease. Return False if we no longer hold it. Raises CallError.
@@ -296,16 +321,20 @@ class Elector:
         """
         sent_s = self._clock.monotonic()
         try:
-            self._accept_answer(await self._patch(self._version, {"holderIdentity": self._identity, **spec}), sent_s)
+            self._accept_answer(
+                await self._lease.patch(self._version, {"holderIdentity": self._identity, **spec}), sent_s
+            )
         except NotFound:
             return False
         except Conflict:  # a write of ours whose answer was lost, an annotation, or another leader
-            lease = _decoder.decode(await self._client.get(self._path, urgent=True))
-            self._observe(lease)
-            if self.holder != self._identity or lease.spec.lease_transitions != self.transitions:
+            lease = await self._lease.get()
+            self.record.update(lease, self._clock.monotonic())
+            if self.record.holder != self._identity or lease.spec.lease_transitions != self.transitions:
                 return False
             sent_s = self._clock.monotonic()
-            answer = await self._patch(lease.metadata.resource_version, {"holderIdentity": self._identity, **spec})
+            answer = await self._lease.patch(
+                lease.metadata.resource_version, {"holderIdentity": self._identity, **spec}
+            )
             self._accept_answer(answer, sent_s)
         return True
 
@@ -321,35 +350,29 @@ class Elector:
         try:
             async with self._clock.timeout(min(remaining_s, self._settings.call_s)):
                 await self._renew(spec)
-            log.info("lease_released", extra={"lease": self._path, "transitions": self.transitions})
+            log.info("lease_released", extra={"lease": self._lease.path, "transitions": self.transitions})
         except Exception as error:
-            log.warning("lease_not_released", extra={"lease": self._path, "why": repr(error)})
+            log.warning("lease_not_released", extra={"lease": self._lease.path, "why": repr(error)})
         finally:
             self._deadline_s = -math.inf
 
-    async def _patch(self, version: str, spec: dict[str, Any]) -> bytes:
-        """Patch the Lease and return it. version: the resourceVersion that it must still have. Raises CallError."""
-        return await self._client.patch(
-            self._path, {"metadata": {"resourceVersion": version}, "spec": spec}, urgent=True
-        )
-
-    def _accept_answer(self, answer: bytes, sent_s: float) -> None:
+    def _accept_answer(self, lease: Lease, sent_s: float) -> None:
         """Take over the Lease in the answer to a successful write: we hold it for renew_s from the time of the write.
 
-        answer: the Lease as JSON. sent_s: when the write was sent, by our monotonic clock. If the answer names another
+        lease: in the answer. sent_s: when the write was sent, by our monotonic clock. If the answer names another
         holder or none, we no longer hold the Lease. Raises BadResponse without a resourceVersion.
         """
-        lease = _decoder.decode(answer)
-        self._observe(lease)
-        if self.holder != self._identity:
+        self.record.update(lease, self._clock.monotonic())
+        if self.record.holder != self._identity:
             self._deadline_s = -math.inf  # released
             return
         if not lease.metadata.resource_version:
-            raise BadResponse("PATCH", self._path, 200, "a Lease without a resourceVersion")
+            raise BadResponse("PATCH", self._lease.path, 200, "a Lease without a resourceVersion")
         self._version = lease.metadata.resource_version
         self.transitions = lease.spec.lease_transitions or 0
         self._deadline_s = sent_s + self._settings.renew_s
 
-    def _retry_s(self) -> float:
-        """Return the random time until the next try, in seconds."""
-        return self._settings.retry_s * self._rng.uniform(1 - self._settings.jitter, 1 + self._settings.jitter)
+
+def _retry_wait_s(settings: LeaseSettings, rng: random.Random) -> float:
+    """Return the random time until the next try, in seconds."""
+    return settings.retry_s * rng.uniform(1 - settings.jitter, 1 + settings.jitter)

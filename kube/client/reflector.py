@@ -10,7 +10,7 @@ import asyncio
 import logging
 import math
 import random
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import aclosing
 from typing import Any, Generic, Protocol, cast
 
@@ -61,6 +61,59 @@ class Outage:
         await self._end_event.wait()
 
 
+class ServerContact:
+    """The answers of a server to one watch: whether it is unreachable, and the wait between two rounds.
+
+    outage: shared by the watches of one server. is_unreachable: the last round got no answer.
+    """
+
+    def __init__(self, clock: Clock, rng: random.Random, outage: Outage) -> None:
+        """Start as reachable, before the first round. The class docstring explains the arguments."""
+        self._clock, self._rng, self._outage = clock, rng, outage
+        self.is_unreachable = False
+        self._has_response = False  # True if this round got an answer
+        self._last_wake_s = -math.inf
+
+    def begin_round(self) -> None:
+        """Begin a round without an answer."""
+        self._has_response = False
+
+    def note_response(self) -> None:
+        """Note that the server has answered. If it was unreachable, wake the other watches of this server."""
+        self._has_response = True
+        if self.is_unreachable:
+            self.is_unreachable = False
+            self._outage.end()
+
+    def note_error(self, error: CallError) -> None:
+        """Note the error that ended a round: the server is unreachable if the round got no answer."""
+        self.is_unreachable = not self._has_response and not error.retry_after_s
+
+    async def wait(self, wait_s: float, max_s: float) -> bool:
+        """Wait `wait_s` seconds, or less if the server is unreachable and then answers another watch.
+
+        Return True in the latter case. The wait then ends after a random delay of at most MAX_WAKE_DELAY_S seconds.
+        This happens at most once in `max_s` seconds, so that watches that succeed only briefly do not keep waking each
+        other.
+        """
+        if not self.is_unreachable or self._clock.monotonic() - self._last_wake_s < max_s:
+            await self._clock.sleep(wait_s)
+            return False
+        sleeping = asyncio.create_task(self._clock.sleep(wait_s))
+        waking = asyncio.create_task(self._outage.wait_for_end())
+        try:
+            await asyncio.wait((sleeping, waking), return_when=asyncio.FIRST_COMPLETED)
+            sleep_ended = sleeping.done()
+        finally:
+            sleeping.cancel()
+            waking.cancel()
+            await asyncio.wait((sleeping, waking))
+        if not sleep_ended:
+            self._last_wake_s = self._clock.monotonic()
+            await self._clock.sleep(min(wait_s, self._rng.random() * MAX_WAKE_DELAY_S))
+        return not sleep_ended
+
+
 class Reflector(Generic[T]):
     """A list and watch of one kind. Its sink receives each object under `path`, each change and each deletion.
 
@@ -89,32 +142,20 @@ class Reflector(Generic[T]):
         """
         self._client, self.path, self._params = client, path, dict(params or {})
         self._clock, self._rng, self._optional = clock, rng, optional
-        self._backoff, self._outage = backoff or Backoff(), outage or Outage()
-        self._unreachable = False  # True if the last round got no answer
-        self._has_response = False  # True if this round got an answer
-        self._last_wake_s = -math.inf
+        self._backoff, self._contact = backoff or Backoff(), ServerContact(clock, rng, outage or Outage())
         self._decoder, self._known_objects = KindDecoder(kind), KnownObjects(sink)
         self._version = ""
         self._has_bookmarks = False  # True if the server has sent a bookmark
         self._failures = 0  # consecutive failures
         self._expired = False  # True if the last round ended with Gone
-        self._lists = self._watches = self._unreadable_count = 0
+        self._unreadable_count = 0
+        self._has_listed = self._has_watched = False  # True after the first list, and the first watch
+        self.relist_count = self.reconnect_count = 0  # the number of lists, and of watches, after the first
         self.has_synced = False  # True if a list is complete
         self.is_unserved = False  # True if the server does not serve the kind
         self.last_event_s = clock.monotonic()  # the time of the last event, list or accepted watch
-        self._requested_s = clock.monotonic()  # the time at which the newest watch was requested
         self.watching_since_s: float | None = None  # the time at which the server accepted the watch; None without one
         self.last_error = ""  # the text of the last failure, "" before the first
-
-    @property
-    def relist_count(self) -> int:
-        """Return the number of lists after the first."""
-        return max(self._lists - 1, 0)
-
-    @property
-    def reconnect_count(self) -> int:
-        """Return the number of watches after the first."""
-        return max(self._watches - 1, 0)
 
     @property
     def skipped_count(self) -> int:
@@ -129,37 +170,8 @@ class Reflector(Generic[T]):
     async def run(self) -> None:
         """List and watch until cancelled. After each failure the next retry waits longer."""
         while True:
-            await self._pause(await self._list_and_watch())
-
-    async def _pause(self, wait_s: float) -> None:
-        """Wait `wait_s` seconds, or less if the server is unreachable and then answers another watch.
-
-        The wait then ends after a random delay of at most MAX_WAKE_DELAY_S seconds. This happens at most once in
-        `backoff.max_s` seconds, so that watches that succeed only briefly do not keep waking each other. It resets the
-        number of failures.
-        """
-        if not self._unreachable or self._clock.monotonic() - self._last_wake_s < self._backoff.max_s:
-            await self._clock.sleep(wait_s)
-            return
-        sleeping = asyncio.create_task(self._clock.sleep(wait_s))
-        waking = asyncio.create_task(self._outage.wait_for_end())
-        try:
-            await asyncio.wait((sleeping, waking), return_when=asyncio.FIRST_COMPLETED)
-            sleep_ended = sleeping.done()
-        finally:
-            sleeping.cancel()
-            waking.cancel()
-            await asyncio.wait((sleeping, waking))
-        if not sleep_ended:
-            self._failures, self._last_wake_s = 0, self._clock.monotonic()
-            await self._clock.sleep(min(wait_s, self._rng.random() * MAX_WAKE_DELAY_S))
-
-    def _record_response(self) -> None:
-        """Record that the API server has answered. If it was unreachable, wake the other watches of this server."""
-        self._has_response = True
-        if self._unreachable:
-            self._unreachable = False
-            self._outage.end()
+            if await self._contact.wait(await self._list_and_watch(), self._backoff.max_s):
+                self._failures = 0
 
     async def _list_and_watch(self) -> float:
         """List if the version is unknown, then watch until the watch ends.
@@ -169,7 +181,7 @@ class Reflector(Generic[T]):
         """
         start_s = self._clock.monotonic()
         error: CallError | None = None
-        self._has_response = False
+        self._contact.begin_round()
         try:
             if not self._version:
                 await self._list()
@@ -178,7 +190,7 @@ class Reflector(Generic[T]):
         except CallError as call_error:
             error = call_error
             if isinstance(error, NotFound) and self._optional:
-                self._version, self._unreachable = "", False
+                self._version, self._contact.is_unreachable = "", False
                 self._mark_unserved()
                 return UNSERVED_RETRY_S
             self._record_error(error)
@@ -200,7 +212,7 @@ class Reflector(Generic[T]):
         or a version that it has not reached.
         """
         self.last_error = str(error)
-        self._unreachable = not self._has_response and not error.retry_after_s
+        self._contact.note_error(error)
         log.info("watch_broken", extra={"path": self.path, "why": str(error), "failures": self._failures})
         # "Too large" is a version that the server has not reached: it was restored from a backup.
         if isinstance(error, Gone | NotFound) or "Too large resource version" in error.message:
@@ -230,7 +242,8 @@ class Reflector(Generic[T]):
         if not version:
             raise BadResponse("GET", self.path, 200, "a list without a resourceVersion")
         self._version = version
-        self._lists += 1
+        self.relist_count += self._has_listed
+        self._has_listed = True
         self.has_synced, self.is_unserved = True, False
         self._known_objects.end_list(version)
 
@@ -250,19 +263,26 @@ class Reflector(Generic[T]):
             self._known_objects.put_page(page)
             version = page.version
             self.last_event_s = self._clock.monotonic()
-            self._record_response()
+            self._contact.note_response()
             await asyncio.sleep(0)
         return version
 
     async def _watch(self) -> None:
         """Run one watch until the server ends it. Raises CallError; it is Unreachable if the watch is silent for too
-        long.
+        long: SILENCE_S with bookmarks, else LATE_END_S after the end of the watch.
         """
         watch_s = round(self._rng.uniform(*WATCH_RANGE_S))
-        self._watches += 1
-        self._requested_s = self._clock.monotonic()
+        self.reconnect_count += self._has_watched
+        self._has_watched = True
+        requested_s = self._clock.monotonic()
         reading = asyncio.create_task(self._read_lines(watch_s))
-        silence = asyncio.create_task(self._wait_for_silence(watch_s))
+        silence = asyncio.create_task(
+            _silence(
+                self._clock,
+                lambda: max(self.last_event_s, requested_s),
+                lambda: SILENCE_S if self._has_bookmarks else watch_s + LATE_END_S,
+            )
+        )
         try:
             await asyncio.wait({reading, silence}, return_when=asyncio.FIRST_COMPLETED)
             reading_ended = reading.done()
@@ -276,19 +296,6 @@ class Reflector(Generic[T]):
         if not reading_ended:
             raise Unreachable("GET", self.path, 0, "the watch fell silent")
         reading.result()
-
-    async def _wait_for_silence(self, watch_s: float) -> None:
-        """Return when nothing has arrived for too long: SILENCE_S with bookmarks, else LATE_END_S after the end of the
-        watch.
-
-        watch_s: the duration of the watch that was requested, in seconds.
-        """
-        while True:
-            bound_s = SILENCE_S if self._has_bookmarks else watch_s + LATE_END_S
-            left_s = max(self.last_event_s, self._requested_s) + bound_s - self._clock.monotonic()
-            if left_s <= 0:
-                return
-            await self._clock.sleep(min(left_s, SILENCE_S))  # a first bookmark may have shortened the bound
 
     async def _read_lines(self, watch_s: int) -> None:
         """Watch from the newest version and apply each line until the server ends the watch. Raises CallError.
@@ -307,7 +314,7 @@ class Reflector(Generic[T]):
             async for raw in lines:
                 if not raw:  # the server has accepted the watch, so no event since our version is lost
                     self.watching_since_s = self.last_event_s = self._clock.monotonic()
-                    self._record_response()
+                    self._contact.note_response()
                     continue
                 self._apply_line(raw)
                 line_count += 1
@@ -332,3 +339,13 @@ class Reflector(Generic[T]):
         else:
             self._unreadable_count += 1
         self._version = line.version or self._version
+
+
+async def _silence(clock: Clock, last_s: Callable[[], float], bound_s: Callable[[], float]) -> None:
+    """Return when nothing has arrived for too long.
+
+    last_s: returns when something arrived last, by the monotonic clock. bound_s: returns the longest silence in
+    seconds; a first bookmark may shorten it.
+    """
+    while (left_s := last_s() + bound_s() - clock.monotonic()) > 0:
+        await clock.sleep(min(left_s, SILENCE_S))

@@ -49,6 +49,36 @@ class ConnectionLimits:
     max_connections: int = 1024  # max open connections; a new one above it closes the longest idle one
 
 
+class Timers:
+    """The time limits of a connection, by name. expire: called when one of them ends."""
+
+    __slots__ = ("_expire", "_handles")
+
+    def __init__(self, expire: Callable[[], None]) -> None:
+        """Start without a timer. The class docstring explains the argument."""
+        self._expire = expire
+        self._handles: dict[str, asyncio.TimerHandle] = {}
+
+    def start(self, name: str, seconds: float) -> None:
+        """Call `expire` after some seconds, unless the timer is stopped before. name: of the timer."""
+        self._handles[name] = asyncio.get_running_loop().call_later(seconds, self._expire)
+
+    def is_running(self, name: str) -> bool:
+        """Return True if a timer was started, and not stopped since."""
+        return name in self._handles
+
+    def stop(self, name: str) -> None:
+        """Stop a timer; do nothing if it does not run."""
+        if (timer := self._handles.pop(name, None)) is not None:
+            timer.cancel()
+
+    def stop_all(self) -> None:
+        """Stop every timer."""
+        for timer in self._handles.values():
+            timer.cancel()
+        self._handles.clear()
+
+
 class Connection(RequestHandler):
     """A connection of aiohttp's protocol with time limits for the client.
 
@@ -59,15 +89,10 @@ class Connection(RequestHandler):
         """Make an idle connection of a server. options: those of aiohttp's RequestHandler."""
         super().__init__(server, **options)
         self._server, self._limits = server, limits
-        self._timers: dict[str, asyncio.TimerHandle] = {}  # by name: head or write
-        self._has_request = False  # True from the end of a request's head until its answer is ready
+        self._timers = Timers(self._abort)
+        self.is_idle = True  # False from the end of a request's head until its answer is ready
         self.peer = ""  # the IP address of the client
         self.idle_since = server.next_idle_number()  # orders connections by the time at which they became idle
-
-    @property
-    def is_idle(self) -> bool:
-        """True if this connection has no open request."""
-        return not self._has_request
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Record the client's address. If there are now too many connections, let the server close one."""
@@ -78,45 +103,44 @@ class Connection(RequestHandler):
 
     def data_received(self, data: bytes) -> None:
         """Pass bytes of the client to aiohttp. The first bytes of a request start the time limit of its head."""
-        if data and not self._has_request and "head" not in self._timers:
-            self._start_timer("head", self._limits.head_s)
+        if data and self.is_idle and not self._timers.is_running("head"):
+            self._timers.start("head", self._limits.head_s)
         super().data_received(data)
 
     def pause_writing(self) -> None:
         """Stop writing until the client has read more, within a time limit."""
         super().pause_writing()
-        self._start_timer("write", self._limits.write_s)
+        self._timers.start("write", self._limits.write_s)
 
     def resume_writing(self) -> None:
         """Continue writing, because the client has read enough."""
-        self._stop_timer("write")
+        self._timers.stop("write")
         super().resume_writing()
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """Stop all timers of the closed connection."""
-        for name in tuple(self._timers):
-            self._stop_timer(name)
+        self._timers.stop_all()
         super().connection_lost(exc)
 
     def head_received(self) -> None:
         """Mark the connection as busy. The handler of the server calls this when it gets a request."""
-        self._has_request = True
+        self.is_idle = False
         self._server.begin_request()
-        self._stop_timer("head")
+        self._timers.stop("head")
 
     def response_ready(self) -> None:
         """End the request: the response is ready, and the connection is idle. The next bytes begin another request.
 
         If the server is stopping, close the connection after the response is written.
         """
-        self._has_request = False
+        self.is_idle = True
         self.idle_since = self._server.next_idle_number()
         if self._server.end_request():
             self.close()  # aiohttp writes the answer first
 
     def end_if_idle(self) -> None:
         """End the connection if it has no open request."""
-        if not self._has_request:
+        if self.is_idle:
             self.force_close()
 
     def handle_error(
@@ -131,25 +155,13 @@ class Connection(RequestHandler):
         status, exc: those of aiohttp. The text of the error is not used, because it may contain bytes of the client;
         its class is logged.
         """
-        self._stop_timer("head")
+        self._timers.stop("head")
         log.debug("http_refused", extra={"status": status, "kind": type(exc).__name__})
         return refusal(status, "not HTTP" if status == 400 else "failed")
 
     def log_exception(self, *args: Any, **kw: Any) -> None:
         """Log the class of an exception, never its text."""
         log.warning("http_failed", extra={"kind": type(kw.get("exc_info")).__name__})
-
-    def _start_timer(self, name: str, seconds: float) -> None:
-        """Abort the connection after some seconds, unless _stop_timer() is called before.
-
-        name: identifies the timer.
-        """
-        self._timers[name] = asyncio.get_running_loop().call_later(seconds, self._abort)
-
-    def _stop_timer(self, name: str) -> None:
-        """Stop a timer; do nothing if it does not run."""
-        if (timer := self._timers.pop(name, None)) is not None:
-            timer.cancel()
 
     def _abort(self) -> None:
         """Close the connection at once, without writing the rest of an answer."""

@@ -468,13 +468,13 @@ class Gang:
             yield f"{labels.BALANCED} is not kept beside layers, groups or a mesh"
         if wish.mesh and not self._matches_mesh(wish.mesh):
             yield f"{labels.MESH} is not kept: the gang has not as many accelerators, alike on each pod"
-        if wish.exclusive_level is not None and not self.exclusive_set:
+        if wish.exclusion.level is not None and not self.exclusive_set:
             yield f"{labels.APART} is not kept without {labels.APART_SET}: the pod is in no set"
 
     def _unknown_levels(self, wish: Wish) -> list[Level]:
         """Return the levels of a wish that the map and the node labels do not know."""
         inner = [*(layer.level for layer in wish.layers), *(rule.level for rule in wish.groups)]
-        levels = (*wish.levels, *inner, wish.exclusive_level)
+        levels = (*wish.levels, *inner, wish.exclusion.level)
         return [level for level in levels if level is not None and self.tier_of(level) is None]
 
     def _matches_mesh(self, axes: tuple[tuple[str, int], ...]) -> bool:

@@ -89,8 +89,8 @@ def _set_terms(wishes: Sequence[Wish]) -> SetTerms:
         together_name=_first((wish.together for wish in wishes), ""),
         together_size=max((wish.together_of for wish in wishes), default=0),
         one_domain=any(wish.one_domain for wish in wishes),
-        exclusive_set=_first((wish.exclusive_set for wish in wishes), ""),
-        exclusive_levels=tuple(wish.exclusive_level for wish in wishes if wish.exclusive_level is not None),
+        exclusive_set=_first((wish.exclusion.set_name for wish in wishes), ""),
+        exclusive_levels=tuple(wish.exclusion.level for wish in wishes if wish.exclusion.level is not None),
     )
 
 

@@ -17,9 +17,10 @@ from turnout.jobs.gang import Dialect, GangKey, role_of, subgroup_role
 from turnout.jobs.wishes import kai
 from turnout.jobs.wishes.merge import min_pods_by_task, native_min, wish_of_pod_group, wish_of_pod_group_annotations
 from turnout.kube.errors import BadQuantity, KubeError, TooComplex
-from turnout.kube.node_capacity import Charge, ClusterSnapshot, Rows
+from turnout.kube.node_capacity import ClusterSnapshot
 from turnout.kube.objects import Node, Owner, Pod, PodGroup
 from turnout.kube.pod_shape import Term, admission_view, preference
+from turnout.kube.resource_table import Charge, Rows
 from turnout.scheduler_ext.cluster.composites import CompositeGroups, parent_name
 from turnout.scheduler_ext.cluster.gang import Gang, Sizing
 from turnout.scheduler_ext.cluster.gang_sets import GangSets

@@ -106,12 +106,12 @@ def _gpu_columns(view: ClusterView, resource: str) -> tuple[NDArray[np.int64], N
     The counts are 0 for a resource that no node has.
     """
     shape = PodShape(requests=((resource, 1),), tolerations=((resource, "Exists", "", ""),))
-    admitted, snapshot = view.snapshot.admitted(shape), view.snapshot
-    column = np.flatnonzero(snapshot.pod_amounts(shape))
+    admitted, snapshot = view.snapshot.admission.rows(shape), view.snapshot
+    column = np.flatnonzero(snapshot.resources.pod_amounts(shape))
     if not len(column):
         nothing = np.zeros(len(snapshot.order), np.int64)
         return nothing, nothing, admitted
-    return snapshot.allocatable()[:, column[0]], snapshot.free()[:, column[0]], admitted
+    return snapshot.resources.allocatable[:, column[0]], snapshot.resources.free()[:, column[0]], admitted
 
 
 def _mapped_tiers(fabric: Fabric) -> Iterable[int]:

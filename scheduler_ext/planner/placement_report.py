@@ -65,18 +65,18 @@ def default_hosts(view: ClusterView, gang: Gang) -> list[int] | None:
     """
     snapshot, bound = view.snapshot, bound_members(gang)
     for member in bound:
-        snapshot.pod_amounts(member.shape)  # new resources change the width of the table
-    free = snapshot.free()
+        snapshot.resources.pod_amounts(member.shape)  # new resources change the width of the table
+    free = snapshot.resources.free()
     for member in bound:
-        free[snapshot.row_of[member.node]] += snapshot.pod_amounts(member.shape)
-    allocatable = np.maximum(snapshot.allocatable(), 1)
+        free[snapshot.row_of[member.node]] += snapshot.resources.pod_amounts(member.shape)
+    allocatable = np.maximum(snapshot.resources.allocatable, 1)
     tie_breaks = _pseudo_random(np.arange(len(free), dtype=np.uint64), crc32(str(gang.key).encode()))
-    scored = np.array([name in _SCORED for name in snapshot.columns], np.bool_)
+    scored = np.array([name in _SCORED for name in snapshot.resources.column_of], np.bool_)
     hosts: list[int] = []
     for shape, members in groupby(bound, key=lambda member: member.shape):
-        vector = snapshot.pod_amounts(shape)
+        vector = snapshot.resources.pod_amounts(shape)
         columns = scored | (vector > 0)
-        fits = snapshot.admitted(shape) & (free[:, vector > 0] >= vector[vector > 0]).all(axis=1)
+        fits = snapshot.admission.rows(shape) & (free[:, vector > 0] >= vector[vector > 0]).all(axis=1)
         chosen = _least_allocated(free, allocatable, vector, columns, fits, tie_breaks, len(list(members)))
         if chosen is None:
             return None

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from turnout.jobs.gang import Dialect, GangKey
-from turnout.kube.node_capacity import Rows
 from turnout.kube.pod_shape import PodShape
+from turnout.kube.resource_table import Rows
 from turnout.scheduler_ext.cluster.member import GangMember
 from turnout.scheduler_ext.cluster.view import ClusterView
 from turnout.scheduler_ext.planner.victims import run_time_s
@@ -381,7 +381,7 @@ def _cheapest_domain(
         if best is not None and (floor > best.lost_gpu_s or budget.left <= 0):
             continue
         rows = [row for row in range(first, end) if room[row] > 0]
-        free = {row: [int(amount) for amount in view.snapshot.free_at(row)[columns]] for row in rows}
+        free = {row: [int(amount) for amount in view.snapshot.resources.free_at(row)[columns]] for row in rows}
         leaving = [victim for row in rows for victim in victims.get(row, ())]
         cost = cheapest_hosts(need, wants, free, leaving, losses, budget)
         pods = int(room[first:end].sum())
@@ -419,7 +419,7 @@ def _requested_resources(view: ClusterView, shape: PodShape, pods: int = 1) -> t
 
     Resources that no node has are left out.
     """
-    column_of = {name: column for column, name in enumerate(view.snapshot.columns)}
+    column_of = view.snapshot.resources.column_of
     requested = [(column_of[name], amount * pods) for name, amount in shape.requests if name in column_of]
     return [column for column, _ in requested], [amount for _, amount in requested]
 
@@ -439,7 +439,7 @@ def _victims_by_row(
         if row is None or pod is None or charge.priority >= member.priority:
             continue
         if charge.shape not in takes:
-            takes[charge.shape] = tuple(view.snapshot.pod_amounts(charge.shape)[columns].tolist())
+            takes[charge.shape] = tuple(view.snapshot.resources.pod_amounts(charge.shape)[columns].tolist())
         gang = (
             pod.membership.key if pod.membership.key in view.gangs else GangKey(pod.namespace, uid, Dialect.ALONE.value)
         )

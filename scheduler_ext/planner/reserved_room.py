@@ -13,8 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from turnout.jobs.gang import GangKey
-from turnout.kube.node_capacity import MAX_ROOM, ClusterSnapshot, Rows
+from turnout.kube.node_capacity import ClusterSnapshot
 from turnout.kube.pod_shape import HostPort, PodShape
+from turnout.kube.resource_table import MAX_ROOM, Rows
 from turnout.scheduler_ext.planner.order import GangPosition, OrderedSeat, SeatClass, SeatOrder
 from turnout.scheduler_ext.planner.request import FreeOf, GangPlan, PodsOnRows, RoomOf, drop_seats
 
@@ -218,8 +219,7 @@ class StandingPlans:
         return room_of
 
     def free_beside_plans(self, without: PodsOnRows, extra_pods: PodsOnRows = ()) -> FreeOf:
-        """Return a function that gives the free size of each row beside the standing plans: see
-        ClusterSnapshot.free_sizes.
+        """Return a function that gives the free size of each row beside the standing plans: see FreeSizes.
 
         without: reserved pods whose room may be used. extra_pods: pods that count as placed.
         """
@@ -268,7 +268,7 @@ class ReservedRoom:
         rows, reserved = self._use(ignored_pods, extra_pods)
         if not len(rows):
             return room
-        room[rows] = np.minimum(room[rows], self._snapshot.fits_at(rows, shape, reserved))
+        room[rows] = np.minimum(room[rows], self._snapshot.resources.fits_at(rows, shape, reserved))
         if shape.host_ports:
             self._block_ports(room, shape, ignored_pods, extra_pods)
         return room
@@ -276,13 +276,13 @@ class ReservedRoom:
     def free_sizes(self, ignored_pods: PodsOnRows = (), extra_pods: PodsOnRows = ()) -> NDArray[np.int64]:
         """Return the free size of each row beside the reserved room: int64[rows], a new array.
 
-        A free size sorts nodes, and is no amount: see ClusterSnapshot.free_sizes. ignored_pods: reserved pods whose
+        A free size sorts nodes, and is no amount: see FreeSizes. ignored_pods: reserved pods whose
         room counts as free. extra_pods: further pods to subtract, which are not reserved.
         """
-        sizes = self._snapshot.free_sizes().copy()
+        sizes = self._snapshot.sizes.all().copy()
         rows, reserved = self._use(ignored_pods, extra_pods)
         if len(rows):
-            sizes[rows] = self._snapshot.free_sizes_at(rows, reserved)
+            sizes[rows] = self._snapshot.sizes.at(rows, reserved)
         return sizes
 
     def _use(self, ignored_pods: PodsOnRows, extra_pods: PodsOnRows) -> tuple[NDArray[np.intp], NDArray[np.int64]]:
@@ -303,7 +303,7 @@ class ReservedRoom:
             for row, other in pods:
                 by_shape.setdefault(other, []).append(row)
             for other, at in by_shape.items():
-                np.add.at(reserved, np.searchsorted(rows, at), sign * self._snapshot.pod_amounts(other))
+                np.add.at(reserved, np.searchsorted(rows, at), sign * self._snapshot.resources.pod_amounts(other))
         return rows, reserved
 
     def is_overdrawn(self, row: int) -> bool:
@@ -315,12 +315,12 @@ class ReservedRoom:
         if any(count > 1 for count in self._ports.get(row, {}).values()):
             return True
         reserved = self._reserved[row]
-        return bool(((self._snapshot.free_at(row) < reserved) & (reserved > 0)).any())
+        return bool(((self._snapshot.resources.free_at(row) < reserved) & (reserved > 0)).any())
 
     def _add(self, pods: PodsOnRows, sign: int) -> None:
         """Add reservations of pods on rows, or remove them. sign: 1 to add, -1 to remove."""
         # First, since a new resource widens the rows.
-        vectors = {shape: self._snapshot.pod_amounts(shape) for shape in {shape for _, shape in pods}}
+        vectors = {shape: self._snapshot.resources.pod_amounts(shape) for shape in {shape for _, shape in pods}}
         self._widen()
         for row, shape in pods:
             vector = vectors[shape]
@@ -331,7 +331,7 @@ class ReservedRoom:
 
     def _widen(self) -> None:
         """Add columns for resources that became known since; none of them is reserved."""
-        missing = self._snapshot.column_count - self._reserved.shape[1]
+        missing = len(self._snapshot.resources.column_of) - self._reserved.shape[1]
         if missing:
             self._reserved = np.pad(self._reserved, ((0, 0), (0, missing)))
 

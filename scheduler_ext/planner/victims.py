@@ -81,16 +81,16 @@ class _RoomLedger:
 
     def __init__(self, view: ClusterView, pods: PodsOnRows, lower_pods: Sequence[GangMember]) -> None:
         """Compute what each row lacks for `pods`. lower_pods: the pods that may leave; `fits` accepts no other uid."""
-        snapshot = view.snapshot
+        snapshot, resources = view.snapshot, view.snapshot.resources
         for shape in {shape for _, shape in pods}:
-            snapshot.pod_amounts(shape)  # a resource that is new makes all vectors longer
+            resources.pod_amounts(shape)  # a resource that is new makes all vectors longer
         self._shortage: dict[int, NDArray[np.int64]] = {}
         for row, shape in pods:
-            self._shortage[row] = self._shortage.get(row, -snapshot.free_at(row)) + snapshot.pod_amounts(shape)
-        requested = np.logical_or.reduce([snapshot.pod_amounts(shape) > 0 for _, shape in pods])
+            self._shortage[row] = self._shortage.get(row, -resources.free_at(row)) + resources.pod_amounts(shape)
+        requested = np.logical_or.reduce([resources.pod_amounts(shape) > 0 for _, shape in pods])
         self._shortage = {row: np.where(requested, short, 0) for row, short in self._shortage.items()}
         self._vectors = {
-            m.uid: (snapshot.row_of[snapshot.charges[m.uid].node], snapshot.pod_amounts(m.shape)) for m in lower_pods
+            m.uid: (snapshot.row_of[snapshot.charges[m.uid].node], resources.pod_amounts(m.shape)) for m in lower_pods
         }
 
     def fits(self, removed_uids: Iterable[str]) -> bool:
@@ -111,7 +111,7 @@ def lower_pods(view: ClusterView, pods: PodsOnRows, priority: int) -> list[GangM
     """
     found: list[GangMember] = []
     for row in sorted({row for row, _ in pods}):
-        for uid in sorted(view.snapshot.pods_on(view.snapshot.order[row])):
+        for uid in sorted(view.snapshot.pods.on_node(view.snapshot.order[row])):
             member = view.pods.get(uid)
             if member is not None and view.snapshot.charges[uid].priority < priority:
                 found.append(member)

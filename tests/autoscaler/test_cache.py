@@ -69,7 +69,7 @@ def view():
     made = Cache(KINDS)
     for name in ("a", "b"):
         made.put_node(node(name))
-    made.put_queue(QueueSpec("q", capability={GPU: 12}, deserved={GPU: 4}))
+    made.queues.put(QueueSpec("q", capability={GPU: 12}, deserved={GPU: 4}))
     made.put_job("Job", job())
     return made
 
@@ -108,7 +108,7 @@ HOLDER = GangKey("other", "moved", Dialect.KOORDINATOR.value)
 def reserve(view, until_s=600.0, nodes=("a", "gone")):
     """Reserve nodes for a gang, as the nominator does."""
     reservation = Reservation(HOLDER, nodes, ReservationReason.REPAIR, 0, until_s)
-    view.put_reservations({data_key(HOLDER): reservation_text(reservation)}, 0.0)
+    view.reservations.put({data_key(HOLDER): reservation_text(reservation)}, 0.0)
 
 
 def member(on=""):
@@ -132,7 +132,7 @@ class TestReservedNodes:
         shape = only(view).job.shape
         reserve(view, until_s=600.0)
         assert [view.observation(now_s).room.fits(shape).tolist() for now_s in (599.0, 600.0)] == [[0, 4], [4, 4]]
-        view.put_reservations({}, 0.0)
+        view.reservations.put({}, 0.0)
         assert view.observation(0.0).room.fits(shape).tolist() == [4, 4]
 
     def test_once_a_pod_of_the_gang_waits_room_is_kept_by_its_demand_alone(self, view):
@@ -146,7 +146,7 @@ class TestReservedNodes:
         assert view.observation(0.0).room.fits(shape).tolist() == [0, 0]
 
     def test_a_value_that_cannot_be_read_reserves_nothing(self, view):
-        view.put_reservations({data_key(HOLDER): "{"}, 0.0)
+        view.reservations.put({data_key(HOLDER): "{"}, 0.0)
         assert view.observation(0.0).reserved == {}
 
 
@@ -162,22 +162,22 @@ def test_a_job_that_cannot_be_read_is_told_and_left_alone(view):
     view.drop_job("u")
     view.put_job("Job", job(**{labels.PAUSED: "perhaps"}))
     assert view.observation(0.0).jobs == ()
-    assert [str(why) for why in view.faults.values()] == [
+    assert [str(why) for why in view.reader.faults.values()] == [
         "annotation turnout.dev/paused is 'perhaps': it must be true, false, grow or shrink"
     ]
     view.put_job("Job", job())
-    assert (len(view.observation(0.0).jobs), view.faults) == (1, {})
+    assert (len(view.observation(0.0).jobs), view.reader.faults) == (1, {})
 
 
 def test_names_of_ours_that_nobody_reads_are_known_until_they_are_gone(view):
     key = only(view).job.key
     view.put_job("Job", job(**{"turnout.dev/min-worker": "1", "example.com/other": "x"}))
-    assert view.unknown == {key: ("turnout.dev/min-worker",)}
+    assert view.reader.unknown == {key: ("turnout.dev/min-worker",)}
     view.put_job("Job", job(**dict.fromkeys(labels.NAMES - {labels.UNIT}, "1")))
-    assert view.unknown == {}
+    assert view.reader.unknown == {}
     view.put_job("Job", job(**{"turnout.dev/x": "1"}))
     view.drop_job("u")
-    assert view.unknown == {}
+    assert view.reader.unknown == {}
 
 
 def test_when_we_resized_it_stands_on_the_job(view):
@@ -191,12 +191,12 @@ def test_a_forged_annotation_overrides_neither_clock_nor_leader(view):
     (seen,) = view.observation(1000.0).jobs
     assert seen.job.resize_budget == ResizeBudget()
     ours = {labels.RESIZED_AT: "1970-01-01T00:10:00Z", labels.GAINED: "-60.0", labels.SIZED_AT_START: "false"}
-    view.store_written_annotations(seen.job.key, {**ours, labels.TERM: "7", labels.CONDITIONS: "[]"})
+    view.reader.store_written_annotations(seen.job.key, {**ours, labels.TERM: "7", labels.CONDITIONS: "[]"})
     view.put_job("Job", job(**forged, **{labels.TERM: "99999999"}))
     (seen,) = view.observation(1000.0).jobs
     assert seen.job.resize_budget == ResizeBudget(-60.0, 600.0)
-    assert view.raw[seen.job.key]["metadata"]["annotations"][labels.TERM] == "7"
-    view.forget_written()
+    assert view.jobs.raw[seen.job.key]["metadata"]["annotations"][labels.TERM] == "7"
+    view.reader.forget_written()
     view.put_job("Job", job(**forged))
     assert view.observation(1000.0).jobs[0].job.resize_budget == ResizeBudget()
 
@@ -252,7 +252,7 @@ def test_what_is_gone_is_gone(view):
     view.drop_node("a")
     assert view.observation(0.0).room.fits(shape).tolist() == [0, 4]
     view.drop_job("u")
-    view.drop_queue("q")
+    view.queues.drop("q")
     seen = view.observation(0.0)
     assert (seen.jobs, seen.queues) == ((), {})
 
@@ -260,7 +260,7 @@ def test_what_is_gone_is_gone(view):
 def told(view):
     """All that an observation says, in words that two views can agree on."""
     seen = view.observation(0.0)
-    rows = {**dict(enumerate(view.nodes())), UNKNOWN_NODE: "elsewhere"}
+    rows = {**dict(enumerate(view.nodes.snapshot.order)), UNKNOWN_NODE: "elsewhere"}
     jobs = {
         each.job.key: (
             each.job,
@@ -271,7 +271,7 @@ def told(view):
         for each in seen.jobs
     }
     queues = {name: (dict(+Counter(q.used)), dict(q.limit), dict(q.deserved)) for name, q in seen.queues.items()}
-    return jobs, queues, dict(view.faults)
+    return jobs, queues, dict(view.reader.faults)
 
 
 CHANGES = st.one_of(
@@ -312,9 +312,9 @@ def apply(view, change):
         case ("no pod", owner, index):
             view.drop_pod(f"{owner}-{index}")
         case ("queue", name, gpus):
-            view.put_queue(QueueSpec(name, capability={GPU: gpus}))
+            view.queues.put(QueueSpec(name, capability={GPU: gpus}))
         case ("no queue", name):
-            view.drop_queue(name)
+            view.queues.drop(name)
         case ("look",):
             view.observation(0.0)
 
@@ -357,7 +357,7 @@ def test_each_gpu_of_the_nodes_is_counted_once(spec, state):
     cache.put_node(node("n1", 4))
     cache.observation(0.0)
     cache.put_pod(pod(0, on="n0", gpus=3))
-    counts = cache.gpus_by_state((GPU, "amd.com/gpu"), FAULT_TAINT)
+    counts = cache.nodes.gpus_by_state((GPU, "amd.com/gpu"), FAULT_TAINT)
     assert counts == dict.fromkeys(counts, 0) | Counter(used=3, free=4) + Counter({state: 5})
 
 
@@ -372,5 +372,5 @@ def test_the_label_of_a_job(view, labels_, label, owner):
     raw = job()
     raw["metadata"]["labels"] = labels_
     view.put_job("Job", raw)
-    assert view.label_of(label, JobKey("Job", "ns", "j-u")) == owner
-    assert view.label_of(label, JobKey("Job", "ns", "gone")) == ""
+    assert view.jobs.label_of(label, JobKey("Job", "ns", "j-u")) == owner
+    assert view.jobs.label_of(label, JobKey("Job", "ns", "gone")) == ""

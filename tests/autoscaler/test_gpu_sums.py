@@ -46,7 +46,7 @@ def test_a_gpu_of_any_make_counts_alike_in_both(make):
     raw = indexed(1, {labels.QUEUE: "q"})
     raw["spec"]["template"]["spec"]["containers"][0]["resources"] = {"limits": {make: "2"}}
     view = view_of(("Job", raw))
-    view.put_queue(QueueSpec("q", capability={make: 8}))
+    view.queues.put(QueueSpec("q", capability={make: 8}))
     view.put_pod(of_make(make))
     (only,) = seen(view)
     names = read_settings([]).gpu_resource

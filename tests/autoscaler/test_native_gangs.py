@@ -84,7 +84,7 @@ class World:
             self.show(each)
         self.metrics = Metrics((objects.GPU,))
         events = DecisionEvents(self.recorder, Refs(self.view).job, Refs(self.view).leaving, self.metrics)
-        self.writer = GangMinWriter(self.server, self.view, events.report_gang_min)
+        self.writer = GangMinWriter(self.server, self.view.group_uses, events.report_gang_min)
 
     def resize(self, workers):
         notes = {labels.WROTE_WORKERS: str(workers)} if self.resized else {}
@@ -327,7 +327,7 @@ async def test_the_groups_of_one_job_have_a_bound():
         w.show(group(2, f"g{number:02}"))
     assert await w.lower(39) == ""
     assert w.server.patches == []  # the last group is beyond the first sixteen by name
-    assert len(w.view.group_uses(KEY, 40)) == MAX_GROUPS_OF_JOB == 16
+    assert len(w.view.group_uses.of_job(KEY, 40)) == MAX_GROUPS_OF_JOB == 16
 
 
 def test_one_look_goes_through_a_bounded_number_of_pods():

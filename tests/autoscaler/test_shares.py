@@ -42,7 +42,7 @@ class Told:
         self.put(raw("grown", "mine", minimum, minimum, 16))
         self.grown = raw("grown", "mine", size, minimum, 16, **WROTE, **STAMPS)
         self.put(self.grown)
-        self.view.store_written_annotations(JobKey("Job", "mine", "grown"), STAMPS)
+        self.view.reader.store_written_annotations(JobKey("Job", "mine", "grown"), STAMPS)
         self.pods("grown", "mine", size)
         if other:
             self.put(raw("other", "theirs", other, 1, 16, **STAMPS))

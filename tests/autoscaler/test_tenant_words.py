@@ -72,11 +72,11 @@ def test_no_text_on_a_job_or_its_pods_makes_read_decide_or_write_raise(kind, not
         made.metadata.labels = dict(marks)
         view.put_pod(made)
     at = view.observation(NOW_S)
-    assert not [why for why in view.faults.values() if "cannot be read" in why]  # a fault of ours
+    assert not [why for why in view.reader.faults.values() if "cannot be read" in why]  # a fault of ours
     for step in decide(at, POLICY, NOW_S):
-        if step.key not in view.raw:
+        if step.key not in view.jobs.raw:
             continue  # pods of no job
-        there, made = view.raw[step.key], next(each.job for each in at.jobs if each.job.key == step.key)
+        there, made = view.jobs.raw[step.key], next(each.job for each in at.jobs if each.job.key == step.key)
         is_overruled(there["metadata"]["annotations"], 7, NOW_S)
         if made.elastic:
             written = resize_annotations(
@@ -174,10 +174,10 @@ def test_a_job_unreadable_by_our_fault_is_logged_and_others_are_seen():
         view.put_job("Job", named(name, f"u-{name}"))
     assert [each.job.key.name for each in view.observation(0.0).jobs] == ["a", "c"]
     key = JobKey("Job", "ns", "b")
-    assert view.faults == {key: "it cannot be read: ZeroDivisionError('of b')"}
-    assert view.about(key) == ("Job", "batch/v1", "u-b")
+    assert view.reader.faults == {key: "it cannot be read: ZeroDivisionError('of b')"}
+    assert view.jobs.identity(key) == ("Job", "batch/v1", "u-b")
     view.drop_job("u-b")
-    assert (view.faults, view.about(key)) == ({}, None)
+    assert (view.reader.faults, view.jobs.identity(key)) == ({}, None)
 
 
 @pytest.mark.asyncio
@@ -191,7 +191,7 @@ async def test_a_write_failed_by_our_fault_counts_as_refused_and_others_go_on():
     assert await writer.carry_out(steps, raw, noted, 0.0) == 2
     assert told == [("a", "Written"), ("c", "Written")]
     held = {JobKey("Job", "ns", "b"): "it cannot be written: ZeroDivisionError('of b')"}
-    assert writer.refused_jobs(raw, 0.5) == held
+    assert writer.refusals.messages(raw, 0.5) == held
     assert await writer.carry_out(steps[1:2], raw, noted, 0.5) == 0  # no try before its time
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from tests.controllers.jobs import NOW_S
+from tests.controllers.jobs import NOW_S, pod_state
 from turnout.controllers import children
 from turnout.controllers.kinds.elasticjob import ELASTICJOB, LABELS
-from turnout.controllers.model import ChildState, ControlledJob, Create, Delete, OwnedObjects, PodPhase, PodState
+from turnout.controllers.model import ChildState, ControlledJob, Create, Delete, OwnedObjects, PodPhase
 from turnout.controllers.reconcile import reconcile
 
 MAIN = {"name": "main", "image": "train:1", "command": ["bash", "-c", "dlrover-run --nnodes=$NODE_NUM train.py"]}
@@ -52,18 +52,18 @@ def view(raw) -> ControlledJob:
 def pod(number=0, rank=None, phase=PodPhase.RUNNING, name="bert", **more):
     """A worker that a job owns. rank: its number unless it has taken over another's."""
     rank = number if rank is None else rank
-    return PodState(f"{name}-edljob-worker-{number}", f"pod-{number}", "worker", rank, phase, **more)
+    return pod_state(f"{name}-edljob-worker-{number}", f"pod-{number}", "worker", rank, phase, **more)
 
 
 def lead(number=0, phase=PodPhase.RUNNING, name="bert", **more):
     """A master that a job owns."""
-    return PodState(f"elasticjob-{name}-dlrover-master-{number}", f"lead-{number}", "dlrover-master", 0, phase, **more)
+    return pod_state(f"elasticjob-{name}-dlrover-master-{number}", f"lead-{number}", "dlrover-master", 0, phase, **more)
 
 
 def others(raw):
     """All that a job owns beside its pods, as it is wanted."""
     found = {}
-    for body in map(children.child_body, ELASTICJOB.other_children(view(raw), OwnedObjects())):
+    for body in map(children.child_body, ELASTICJOB.children.others(view(raw), OwnedObjects())):
         labels, key = body["metadata"]["labels"], children.child_key(body)
         found[key] = ChildState(key, f"uid-{key.name}", labels[LABELS.role], int(labels[LABELS.index]), body["spec"])
     return found

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from turnout.controllers import children
 from turnout.controllers.kinds.pytorchjob import PYTORCHJOB
-from turnout.controllers.model import KUBEFLOW, ChildState, ControlledJob, OwnedObjects, PodPhase, PodState
+from turnout.controllers.model import (
+    KUBEFLOW,
+    ChildState,
+    ControlledJob,
+    OwnedObjects,
+    PodPhase,
+    PodState,
+    TrainingContainer,
+)
 from turnout.controllers.reconcile import reconcile
 
 NOW_S = 1_800_000_000.0
@@ -40,15 +48,21 @@ def view(raw) -> ControlledJob:
     return found
 
 
+def pod_state(name, uid, role, index, phase, **more):
+    """A pod of a job of any kind. more: fields of PodState and of its training container."""
+    container = {key: more.pop(key) for key in TrainingContainer.__dataclass_fields__ if key in more}
+    return PodState(name, uid, role, index, phase, training_container=TrainingContainer(**container), **more)
+
+
 def pod(index=0, phase=PodPhase.RUNNING, role="worker", name="bert", **more):
     """A pod that a job owns."""
-    return PodState(f"{name}-{role}-{index}", f"pod-{role}-{index}", role, index, phase, **more)
+    return pod_state(f"{name}-{role}-{index}", f"pod-{role}-{index}", role, index, phase, **more)
 
 
 def others(raw):
     """All that a job owns beside its pods, as it is wanted."""
     found = {}
-    for body in map(children.child_body, PYTORCHJOB.other_children(view(raw), OwnedObjects())):
+    for body in map(children.child_body, PYTORCHJOB.children.others(view(raw), OwnedObjects())):
         labels = body["metadata"].get("labels") or {}
         index = int(labels.get(KUBEFLOW.index, -1))
         key = children.child_key(body)

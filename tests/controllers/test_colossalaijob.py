@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.controllers.jobs import NOW_S, with_status
+from tests.controllers.jobs import NOW_S, pod_state, with_status
 from turnout.controllers import children
 from turnout.controllers.kinds.colossalaijob import COLOSSALAIJOB
 from turnout.controllers.model import (
@@ -18,7 +18,6 @@ from turnout.controllers.model import (
     GangSettings,
     OwnedObjects,
     PodPhase,
-    PodState,
     Reason,
     RefusedJob,
     Replica,
@@ -50,7 +49,7 @@ def view(raw):
 def others(raw):
     """The Service and the host list, as they are wanted."""
     found = {}
-    for body in COLOSSALAIJOB.other_children(view(raw), OwnedObjects()):
+    for body in COLOSSALAIJOB.children.others(view(raw), OwnedObjects()):
         if body["kind"] != "Secret":
             key = children.child_key(body)
             found[key] = ChildState(key, key.name, spec=body.get("spec", {}), data=body.get("data", {}))
@@ -58,11 +57,11 @@ def others(raw):
 
 
 def worker(index=0, phase=R, **more):
-    return PodState(f"colossal-worker-{index}", f"w{index}", "worker", index, phase, **{"mode": "train", **more})
+    return pod_state(f"colossal-worker-{index}", f"w{index}", "worker", index, phase, **{"mode": "train", **more})
 
 
 def launcher(phase=R, **more):
-    return PodState("colossal-launcher", "l", "launcher", 0, phase, **{"mode": "train", **more})
+    return pod_state("colossal-launcher", "l", "launcher", 0, phase, **{"mode": "train", **more})
 
 
 ALL = (launcher(), worker(0), worker(1))
@@ -272,10 +271,8 @@ SUMMARY = "\n====== Training on All Nodes =====\ncolossal-worker-0.colossal: suc
 @pytest.mark.parametrize(
     ("pod", "phase"),
     [
-        pytest.param(launcher(S, termination_message=SUMMARY.format("success")), "Succeeded", id="all hosts succeeded"),
-        pytest.param(
-            launcher(S, termination_message=SUMMARY.format("failure")), "Failed", id="it ended with 0, a host failed"
-        ),
+        pytest.param(launcher(S, message=SUMMARY.format("success")), "Succeeded", id="all hosts succeeded"),
+        pytest.param(launcher(S, message=SUMMARY.format("failure")), "Failed", id="it ended with 0, a host failed"),
         pytest.param(launcher(F, exit_code=1), "Failed", id="it failed"),
         pytest.param(launcher(S), "Succeeded", id="it said nothing"),
     ],
@@ -325,7 +322,7 @@ def test_the_status_of_a_job_whose_training_failed_is_the_guides():
     begun = after(job(), there={})
     assert conditions(begun)["Initialized"] == "False"
     raw = after(begun, *ALL)
-    raw = after(raw, launcher(S, termination_message=SUMMARY.format("failure")), worker(0), worker(1))
+    raw = after(raw, launcher(S, message=SUMMARY.format("failure")), worker(0), worker(1))
     assert raw["status"]["phase"] == "Failed"
     told = [(each["type"], each["status"], each["reason"]) for each in raw["status"]["conditions"]]
     assert told == [

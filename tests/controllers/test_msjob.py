@@ -8,7 +8,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.controllers.jobs import NOW_S, conditions, with_status
+from tests.controllers.jobs import NOW_S, conditions, pod_state, with_status
 from tests.kit.hypothesis_examples import scaled
 from turnout.controllers import children
 from turnout.controllers.kinds.msjob import MSJOB
@@ -22,7 +22,6 @@ from turnout.controllers.model import (
     GangSettings,
     OwnedObjects,
     PodPhase,
-    PodState,
     Reason,
     RefusedJob,
     Replica,
@@ -50,7 +49,7 @@ def job(roles=None, run=None, **spec):
 
 
 def pod(role="worker", index=0, phase=PodPhase.RUNNING, **more):
-    return PodState(f"deep-{role}-{index}", f"{role}-{index}", role, index, phase, **more)
+    return pod_state(f"deep-{role}-{index}", f"{role}-{index}", role, index, phase, **more)
 
 
 def workers(*phases):
@@ -144,7 +143,7 @@ def test_the_port_is_2222_or_the_users_in_service_and_environment():
     for ports, port in ((None, 2222), ([{"name": "msjob-port", "containerPort": 3333}], 3333)):
         own = CONTAINER if ports is None else {**CONTAINER, "ports": ports}
         raw = job({"Scheduler": role(container=own), "Worker": role()})
-        (service,) = MSJOB.other_children(view(raw), OwnedObjects())
+        (service,) = MSJOB.children.others(view(raw), OwnedObjects())
         assert service["spec"]["ports"] == [{"name": "msjob-port", "port": port}]
         assert service["spec"]["type"] == "ClusterIP"
         assert {"name": "MS_SCHED_PORT", "value": str(port)} in container_of(raw, "Worker")["env"]
@@ -279,15 +278,13 @@ def test_pods_wait_until_volcano_admits_their_group():
 
 @pytest.mark.contract("MS-41")
 def test_known_last_words_are_explained():
-    outcome = looked(job(), pod(index=1, phase=F, termination_message="E: bindIP failed, errno 98"), *workers(R)[:1])
+    outcome = looked(job(), pod(index=1, phase=F, message="E: bindIP failed, errno 98"), *workers(R)[:1])
     assert "MS_RECOVERY_PATH" in outcome.status["conditions"][-1]["message"]
 
 
 @pytest.mark.contract("MS-41")
 def test_last_words_of_a_pod_that_has_not_failed_explain_nothing():
-    outcome = looked(
-        job(), pod(index=1, phase=F), *workers(R)[:1], pod(index=2, phase=R, termination_message="bindIP failed")
-    )
+    outcome = looked(job(), pod(index=1, phase=F), *workers(R)[:1], pod(index=2, phase=R, message="bindIP failed"))
     assert "MS_RECOVERY_PATH" not in outcome.status["conditions"][-1]["message"]
 
 

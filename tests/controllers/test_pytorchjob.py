@@ -304,7 +304,7 @@ def test_pods_wait_behind_our_gate_where_it_is_asked_for(setup, container, gates
 @pytest.mark.parametrize(("active", "words"), [(1, ["Running", "Restarting"]), (2, ["Running"])])
 def test_a_job_restarts_while_a_replica_lacks_its_pod(active, words):
     raw = view(job(worker=role(2)))
-    found = PYTORCHJOB.conditions_of_pods(raw, {"Worker": Counts(active=active, failed=1)}, OwnedObjects())
+    found = PYTORCHJOB.status.conditions_of_pods(raw, {"Worker": Counts(active=active, failed=1)}, OwnedObjects())
     assert [each.reason.value for each in found] == words
 
 
@@ -318,7 +318,7 @@ def test_a_job_restarts_while_a_replica_lacks_its_pod(active, words):
 def test_the_label_of_a_lead_is_on(raw, leads):
     seen = view(raw)
     labels = {
-        f"bert-{each.label}-{index}": PYTORCHJOB.labels(seen, each, Replica(index, index))
+        f"bert-{each.label}-{index}": PYTORCHJOB.children.labels(seen, each, Replica(index, index))
         for each in seen.roles
         for index in range(each.replicas)
     }

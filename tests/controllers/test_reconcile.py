@@ -325,8 +325,11 @@ def test_another_kind_needs_one_value():
     def read(raw):
         return replace(view(job(raw["metadata"]["name"], worker=role(2))), kind="Dummy")
 
-    empty = {"other_children": lambda *_: [], "conditions_of_pods": lambda *_: []}
-    dummy = replace(PYTORCHJOB, kind="Dummy", plural="dummies", read=read, **empty)
+    rules = {
+        "children": replace(PYTORCHJOB.children, others=lambda *_: []),
+        "status": replace(PYTORCHJOB.status, conditions_of_pods=lambda *_: []),
+    }
+    dummy = replace(PYTORCHJOB, kind="Dummy", plural="dummies", read=read, **rules)
     outcome = reconcile(dummy, {**job(), "kind": "Dummy"}, OwnedObjects(), NOW_S)
     assert made(outcome) == ["bert-worker-0", "bert-worker-1"]
     assert outcome.status["conditions"][0]["reason"] == "DummyCreated"

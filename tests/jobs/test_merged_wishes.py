@@ -60,7 +60,7 @@ def lost(alone, merged):
         "multiple": merged.multiple % alone.multiple == 0,
         "layers": {*alone.layers} <= {*merged.layers},
         "groups": not alone.groups or alone.groups == merged.groups,
-        "exclusive": alone.exclusive_level in (None, merged.exclusive_level),
+        "exclusive": alone.exclusion.level in (None, merged.exclusion.level),
         "together": alone.together in ("", merged.together),
     }
     return [term for term, is_kept in terms.items() if not is_kept and alone.source not in told]

@@ -4,7 +4,7 @@ import pytest
 
 from turnout.jobs.queues import kueue, namespace, volcano
 from turnout.jobs.queues.accounting import room
-from turnout.jobs.queues.model import Demand, QueueSpec
+from turnout.jobs.queues.model import Demand, QueueSpec, Sharing
 from turnout.jobs.queues.registry import limits, shares
 from turnout.kube import labels
 
@@ -42,7 +42,7 @@ def own(found):
 def volcano_queue(name, capability=None, guarantee=None, parent="", deserved=None, weight=1, **more):
     told = {"capability": capability, "guarantee": guarantee, "deserved": deserved}
     sizes = {key: {GPU: amount} for key, amount in told.items() if amount is not None}
-    return QueueSpec(name, parent=parent, weight=weight, **sizes, **more)
+    return QueueSpec(name, parent=parent, sharing=Sharing(weight), **sizes, **more)
 
 
 @pytest.mark.contract("VE-01")
@@ -51,7 +51,7 @@ def test_a_volcano_queue_is_read():
     queue = volcano.read(told)
     assert (queue.capability[GPU], queue.capability["cpu"]) == (8, 96_000)
     assert (queue.guarantee, queue.deserved, queue.parent, queue.open) == ({GPU: 2}, {GPU: 4}, "root", True)
-    assert (queue.weight, volcano.read(raw(weight=5)).weight) == (1, 5)
+    assert (queue.sharing.weight, volcano.read(raw(weight=5)).sharing.weight) == (1, 5)
 
 
 @pytest.mark.parametrize(

@@ -5,10 +5,22 @@ import math
 import pytest
 
 from tests.jobs.test_queue import GPU, TOTAL, demand, raw, volcano_queue
-from turnout.jobs.fields import ObjectPart
+from turnout.jobs.fields import lenient_part, read_count_in_text, read_quantity
 from turnout.jobs.queues import koordinator, kueue, namespace, volcano
 from turnout.jobs.queues.accounting import QueueClaim, charge, holds, room, share_by_weight
-from turnout.jobs.queues.model import POOL, Amounts, Demand, Flavor, QueueDialect, QueueShare, QueueSpec, bounds_several
+from turnout.jobs.queues.model import (
+    POOL,
+    Amounts,
+    Demand,
+    Flavor,
+    KueueTerms,
+    QueueAccess,
+    QueueDialect,
+    QueueShare,
+    QueueSpec,
+    Sharing,
+    bounds_several,
+)
 from turnout.jobs.queues.registry import limits, shares
 
 
@@ -26,8 +38,8 @@ from turnout.jobs.queues.registry import limits, shares
     ],
 )
 def test_a_count_in_a_text_has_nine_digits_at_most(written, count, faults):
-    fields = ObjectPart.lenient({"n": written})
-    assert (fields.count_in_text("n", 7), len(fields.faults)) == (count, faults)
+    fields = lenient_part({"n": written})
+    assert (read_count_in_text(fields, "n", 7), len(fields.faults)) == (count, faults)
 
 
 @pytest.mark.parametrize(
@@ -45,7 +57,7 @@ def test_a_count_in_a_text_has_nine_digits_at_most(written, count, faults):
     ],
 )
 def test_a_count_is_a_whole_number_within_its_bounds(written, count, faults):
-    fields = ObjectPart.lenient({"n": written})
+    fields = lenient_part({"n": written})
     assert (fields.count("n", 7, maximum=9), len(fields.faults)) == (count, faults)
 
 
@@ -59,14 +71,14 @@ def test_a_count_is_a_whole_number_within_its_bounds(written, count, faults):
     ],
 )
 def test_what_is_no_text_of_a_list_is_told_once_and_the_texts_count(told, texts, faults):
-    fields = ObjectPart.lenient({"l": told}, "s")
+    fields = lenient_part({"l": told}, "s")
     assert (list(fields.texts("l")), fields.faults) == (texts, faults)
 
 
 def test_a_fault_shows_the_first_forty_characters_and_where_it_stands():
-    fields = ObjectPart.lenient({"a": {"b": [{"c": "x" * 99}, 5]}, "t": 3}, "spec")
+    fields = lenient_part({"a": {"b": [{"c": "x" * 99}, 5]}, "t": 3}, "spec")
     for part in fields.part("a").parts("b"):
-        part.quantity("c", GPU)
+        read_quantity(part, "c", GPU)
     fields.text("t")
     fields.text("t")
     assert list(fields.part("t").parts("d")) == []
@@ -79,28 +91,28 @@ def test_a_fault_shows_the_first_forty_characters_and_where_it_stands():
 
 
 def test_what_is_said_is_known_from_what_is_not():
-    fields = ObjectPart.lenient({"a": 0, "b": None, "c": ""})
+    fields = lenient_part({"a": 0, "b": None, "c": ""})
     assert [fields.has(key) for key in "abcd"] == [True, False, True, False]
     assert (fields.text("c", "other"), fields.text("d", "other"), fields.faults) == ("other", "other", [])
 
 
 @pytest.mark.parametrize("told", [True, math.nan, "1.2.3", [], {}], ids=repr)
 def test_what_is_no_quantity_is_told(told):
-    fields = ObjectPart.lenient({"q": told})
-    assert (fields.quantity("q", GPU), len(fields.faults)) == (None, 1)
+    fields = lenient_part({"q": told})
+    assert (read_quantity(fields, "q", GPU), len(fields.faults)) == (None, 1)
 
 
 def test_a_queue_of_which_nothing_is_said():
     nothing: Amounts = {}
     assert QueueSpec("q") == QueueSpec(
-        "q", QueueDialect.VOLCANO, nothing, nothing, nothing, "", 1, nothing, True, True, False, (), nothing, (), "",
-        False, None, "", (),
+        "q", QueueDialect.VOLCANO, nothing, nothing, nothing, "", Sharing(1, nothing, True), True, False,
+        QueueAccess((), None), nothing, KueueTerms((), "", False), None, "", (),
     )  # fmt: skip
     assert QueueShare() == QueueShare(nothing, nothing, nothing, "", nothing, {}, True, nothing, "", "", (), False)
     assert Flavor("f", GPU) == Flavor("f", GPU, 0, None, None)
     read = volcano.read(raw("q"))
     assert (read, volcano.read(raw("q", weight=0))) == (QueueSpec("q"), QueueSpec("q"))
-    assert not kueue.read(raw("q")).reclaims
+    assert not kueue.read(raw("q")).kueue.reclaims
     assert [bounds_several(name) for name in ("q", "cohort/c", POOL, "namespace/n")] == [False, True, True, False]
 
 

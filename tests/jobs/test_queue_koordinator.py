@@ -205,7 +205,7 @@ def test_the_runtime_that_koordinator_wrote_is_not_believed():
 )
 def test_an_annotation_that_cannot_be_read_is_told(notes):
     made = koordinator.read(raw("a", notes, min={GPU: 1}, max={GPU: 5}))
-    assert (len(made.faults), made.weights) == (1, {GPU: 5})
+    assert (len(made.faults), made.sharing.weights) == (1, {GPU: 5})
 
 
 def test_the_root_is_below_nobody_and_has_no_tree_of_its_own():
@@ -229,6 +229,6 @@ def test_a_pod_that_names_no_quota_is_paid_for_by_that_of_its_namespace():
     assert (
         koordinator.quota_of_namespace([replace(lists, name=name) for name in "bac"])["x"] == "a"
     )  # the first by name
-    assert koordinator.read({"spec": {}}).namespaces == ()
+    assert koordinator.read({"spec": {}}).access.namespaces == ()
     both = quota("team", 1, 2, notes={f"{LABEL}namespaces": '["x", "team"]'})
-    assert both.namespaces == ("team", "x")
+    assert both.access.namespaces == ("team", "x")

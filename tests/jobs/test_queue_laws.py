@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.jobs.test_queue import GPU, counts, demand
 from turnout.jobs.queues import koordinator, kueue, namespace, volcano
 from turnout.jobs.queues.accounting import room
-from turnout.jobs.queues.model import COHORT, Demand, Flavor, QueueDialect, QueueSpec
+from turnout.jobs.queues.model import COHORT, Demand, Flavor, KueueTerms, QueueDialect, QueueSpec, Sharing
 from turnout.jobs.queues.registry import shares
 
 SIZES = st.integers(0, 12)
@@ -46,7 +46,9 @@ def of_proportion(rows):
 
 def _volcano(index, row, **more):
     capability = {} if row["maximum"] is None else {GPU: row["maximum"]}
-    return QueueSpec(f"q{index}", capability=capability, guarantee={GPU: row["minimum"]}, weight=row["weight"], **more)
+    return QueueSpec(
+        f"q{index}", capability=capability, guarantee={GPU: row["minimum"]}, sharing=Sharing(row["weight"]), **more
+    )
 
 
 def of_koordinator(rows):
@@ -57,8 +59,7 @@ def of_koordinator(rows):
             {GPU: 12 if row["maximum"] is None else row["maximum"]},
             deserved={GPU: row["minimum"]},
             parent=_parent(i, row) or koordinator.ROOT,
-            weights={GPU: row["weight"]},
-            lends=row["lends"],
+            sharing=Sharing(weights={GPU: row["weight"]}, lends=row["lends"]),
         )
         for i, row in enumerate(rows)
     ]
@@ -71,7 +72,7 @@ def of_kueue(rows):
             QueueDialect.KUEUE,
             deserved={GPU: row["own"]},
             parent=COHORT if row["above"] >= 0 else "",
-            flavors=(Flavor("f", GPU, row["own"], row["minimum"] if row["lends"] else None, row["maximum"]),),
+            kueue=KueueTerms((Flavor("f", GPU, row["own"], row["minimum"] if row["lends"] else None, row["maximum"]),)),
         )
         for i, row in enumerate(rows)
     ]

@@ -322,4 +322,4 @@ async def test_calls_are_counted_by_verb_and_code(connected, tmp_path, status, c
         script.lists = [fault(status, "because") if status != 200 else plain(b"{}", 200)]
         with contextlib.suppress(CallError):
             await client.get(PODS)
-        assert client.request_counts == {("get", code): 1}
+        assert client.requests.counts == {("get", code): 1}

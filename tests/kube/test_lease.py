@@ -183,7 +183,7 @@ async def test_a_follower_waits_for_the_whole_lease_by_its_own_clock():
     assert abs(one.clock.wall() - two.clock.wall()) > 3600
     async with one.run(), two.run():
         await pass_time(60, one, two)
-        assert (one.elector.is_leading, two.elector.is_leading, two.elector.holder) == (True, False, "one")
+        assert (one.elector.is_leading, two.elector.is_leading, two.elector.record.holder) == (True, False, "one")
         one.link.mode = "refused"
         await pass_time(12, one, two)
         assert (one.elector.is_leading, one.working, two.elector.is_leading) == (False, False, False)

@@ -7,8 +7,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from tests.kit import world
 from tests.kit.hypothesis_examples import scaled
-from turnout.kube.node_capacity import ACCELERATOR_SIZE, MAX_ROOM, Charge, ClusterSnapshot
+from turnout.kube.node_capacity import ClusterSnapshot
 from turnout.kube.pod_shape import shape_of
+from turnout.kube.resource_table import ACCELERATOR_SIZE, MAX_ROOM, Charge
 from turnout.scheduler_ext.planner.reserved_room import ReservedRoom
 
 GPU8 = shape_of(world.pod("p", 8))
@@ -43,14 +44,14 @@ class TestFreeSizes:
     def test_one_accelerator_counts_more_than_all_other_resources(self):
         s = snapshot(world.node("a", 1, cpu="1"), world.node("b", 0, cpu="64"), world.node("c", 1, cpu="2"))
         s.room(GPU1)
-        a, b, c = s.free_sizes().tolist()
+        a, b, c = s.sizes.all().tolist()
         assert b < ACCELERATOR_SIZE <= a < c
 
     def test_an_overcharged_node_has_nothing_free(self):
         s = snapshot(world.node("a", 1, cpu="1"), world.node("b", 8))
         s.charge("u1", charge("a", GPU8))
         s.charge("u2", charge("a", CPU))
-        assert 0 <= s.free_sizes()[0] < ACCELERATOR_SIZE
+        assert 0 <= s.sizes.all()[0] < ACCELERATOR_SIZE
 
 
 class TestRoom:
@@ -268,7 +269,7 @@ class AnySequence(RuleBasedStateMachine):
         for shape in SHAPES[::3]:
             assert self.live.room(shape).tolist() == fresh.room(shape).tolist()
             assert self.live.room_when_empty(shape).tolist() == fresh.room_when_empty(shape).tolist()
-        assert self.live.free_sizes().tolist() == fresh.free_sizes().tolist()
+        assert self.live.sizes.all().tolist() == fresh.sizes.all().tolist()
 
 
 TestAnySequence = AnySequence.TestCase

@@ -172,7 +172,7 @@ async def test_one_leader_after_the_other(module_plane):
             async with running(two.run(work)):
 
                 async def two_knows():
-                    return two.holder == "one" and json.loads(await client.get(LEASE))["spec"]["acquireTime"]
+                    return two.record.holder == "one" and json.loads(await client.get(LEASE))["spec"]["acquireTime"]
 
                 await until_async(two_knows)
                 assert (one.is_leading, two.is_leading) == (True, False)

@@ -192,7 +192,7 @@ async def main(folder: Path) -> None:
         autoscaler.took_s.clear()
         began_s = time.perf_counter()
         found |= {"changes": await source.play(PER_S), "took_s": time.perf_counter() - began_s}
-        found |= {"mib": memory_mib(pid), "peak_mib": memory_mib(pid, "VmHWM"), "jobs": len(view.jobs)}
+        found |= {"mib": memory_mib(pid), "peak_mib": memory_mib(pid, "VmHWM"), "jobs": len(view.jobs.by_uid)}
         found |= {name: informers.reflectors[name].object_count for name in ("pods", "nodes")}
         found |= {"observation_s": view.took_s, "decision_s": decisions.took_s, "look_s": autoscaler.took_s}
         watching.cancel()

@@ -85,19 +85,19 @@ class LendingStory:
         """
         self._view, policy = Cache(KINDS), self._policy
         self._parts = IdleRoom(policy.idle_before_growth_s), Promises(policy.promise_s)
-        self._unused = UnusedRoom(policy.bind_s, self._view.started)
+        self._unused = UnusedRoom(policy.bind_s, self._view.starts.has_started)
         for name in self._free:
             offers = {GPU: str(PER_NODE), "pods": "110", "cpu": "96"}
             status = {"allocatable": offers, "conditions": [{"type": "Ready", "status": "True"}]}
             self._view.put_node(msgspec.convert({"metadata": {"name": name}, "status": status}, Node))
-        self._view.put_queue(QueueSpec("q"))
+        self._view.queues.put(QueueSpec("q"))
         for job in self.jobs.values():
             self._show(job)
         for stray in self.strays.values():
             self._view.put_pod(msgspec.convert(stray, Pod))
         for group in self.groups:
             self._view.unmanaged.put_group(group)
-        self._view.restore_terms(memory.terms)
+        self._view.reader.restore_terms(memory.terms)
         self._unused.restore_strikes(memory.strikes, float(self.second))
 
     def run(self) -> LendingMeasurements:
@@ -127,7 +127,7 @@ class LendingStory:
         if self.second >= BEGINS_S:
             self._attack(self, self.second - BEGINS_S)
         if self.second == LEADS_S:
-            memory = Memory(self._view.lent_terms([]), self._unused.strikes(float(self.second)))
+            memory = Memory(self._view.reader.lent_terms([]), self._unused.strikes(float(self.second)))
             self._lead(read(encode(memory, self._now_s), self._now_s))
         self._schedule()
         self._look()
@@ -306,5 +306,5 @@ class LendingStory:
             notes = {**resize_annotations(states[step.key], step, self._policy, self._now_s), labels.TERM: "1"}
             job.raw["spec"].update(parallelism=step.target, completions=step.target)
             job.raw["metadata"]["annotations"].update(notes)
-            self._view.store_written_annotations(step.key, notes)
+            self._view.reader.store_written_annotations(step.key, notes)
             self._show(job)

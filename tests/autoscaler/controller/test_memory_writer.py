@@ -89,27 +89,29 @@ def leader():
 def test_terms_outlive_a_leader_whatever_is_written_between_two(words):
     api, first, second = Api(), leader(), leader()
     first.put_job("Job", raw("a", "mine", 2, 2, 16))
-    asyncio.run(writer(api).write_changes(Memory(first.lent_terms([JobKey("Job", "mine", "a")])), NOW_S))
+    asyncio.run(writer(api).write_changes(Memory(first.reader.lent_terms([JobKey("Job", "mine", "a")])), NOW_S))
     second.put_job("Job", grown(**words))
-    second.restore_terms(asyncio.run(writer(api).read_memory(NOW_S)).terms)
-    (job,) = second.jobs.values()
+    second.reader.restore_terms(asyncio.run(writer(api).read_memory(NOW_S)).terms)
+    (job,) = second.jobs.by_uid.values()
     assert job.bounds.minimum == 2
 
 
 def test_a_job_that_has_only_its_min_is_held_on_its_owners_terms():
     api, first, second = Api(), leader(), leader()
     first.put_job("Job", raw("a", "mine", 2, 2, 16))
-    asyncio.run(writer(api).write_changes(Memory(first.lent_terms([JobKey("Job", "mine", "a")])), NOW_S))
+    asyncio.run(writer(api).write_changes(Memory(first.reader.lent_terms([JobKey("Job", "mine", "a")])), NOW_S))
     second.put_job("Job", raw("a", "mine", 2, 1, 16))
-    second.restore_terms(asyncio.run(writer(api).read_memory(NOW_S)).terms)
-    assert [job.bounds.minimum for job in second.jobs.values()] == [1]
-    assert second.lent_terms([]) == {"a": Terms(1, Sizes(), {labels.MIN_WORKERS: "1", labels.MAX_WORKERS: "16"}, True)}
+    second.reader.restore_terms(asyncio.run(writer(api).read_memory(NOW_S)).terms)
+    assert [job.bounds.minimum for job in second.jobs.by_uid.values()] == [1]
+    assert second.reader.lent_terms([]) == {
+        "a": Terms(1, Sizes(), {labels.MIN_WORKERS: "1", labels.MAX_WORKERS: "16"}, True)
+    }
 
 
 def test_nothing_is_kept_of_jobs_that_are_gone():
     view = leader()
-    view.restore_terms({"gone": TERMS})
-    assert view.lent_terms([]) == {}
+    view.reader.restore_terms({"gone": TERMS})
+    assert view.reader.lent_terms([]) == {}
 
 
 def test_who_left_room_unused_waits_on_under_the_next_leader():
@@ -194,6 +196,6 @@ def test_a_new_leader_asks_once(errors, known):
 def test_a_job_held_on_old_terms_gives_what_it_borrowed():
     view = leader()
     view.put_job("Job", grown(**{labels.MIN_WORKERS: "8"}))
-    view.restore_terms({"a": Terms(2, Sizes(), {}, True)})
-    (job,) = view.jobs.values()
+    view.reader.restore_terms({"a": Terms(2, Sizes(), {}, True)})
+    (job,) = view.jobs.by_uid.values()
     assert (job.bounds.minimum, job.replicas, len(decide(view.observation(NOW_S), POLICY, NOW_S))) == (2, 8, 1)

@@ -142,7 +142,7 @@ async def test_a_refusal_holds_up_no_other_job_and_is_forgotten_by_a_success():
     await doing.carry_out([step("a", 2, 4), step("b", 2, 4)], raw("a", "b"), noted, 1.5)
     await doing.carry_out([step("a", 2, 4)], raw("a", "b"), noted, 3.0)
     assert told == [("a", "Refused"), ("a", "Refused"), ("b", "Written"), ("a", "Written")]
-    assert doing.refused_jobs(raw("a", "b"), 3.0) == {}
+    assert doing.refusals.messages(raw("a", "b"), 3.0) == {}
 
 
 async def test_a_clock_that_was_set_back_makes_nobody_wait():
@@ -169,9 +169,9 @@ async def test_a_new_job_of_the_same_name_is_not_refused_yet():
 async def test_who_is_held_back(error, held):
     doing = writer(Api(error), [])
     await doing.carry_out([step("a", 2, 4)], raw("a"), noted, 0.0)
-    assert doing.refused_jobs(raw("a", "b"), 0.5) == held
-    assert doing.refused_jobs(raw("a", "b"), 1.0) == {}
-    assert doing.refused_jobs(raw("b"), 0.5) == {}
+    assert doing.refusals.messages(raw("a", "b"), 0.5) == held
+    assert doing.refusals.messages(raw("a", "b"), 1.0) == {}
+    assert doing.refusals.messages(raw("b"), 0.5) == {}
 
 
 async def test_who_is_held_back_is_decided_on_as_one_that_cannot_be_resized():
@@ -284,11 +284,11 @@ async def test_a_job_that_is_always_changed_by_others_is_no_giver():
     told, there = [], raw("a")
     doing = writer(Api(CHANGED, {**there[JobKey("Job", "ns", "a")], "spec": {}}), told)
     for _ in range(MAX_CONSECUTIVE_CONFLICTS):
-        assert doing.refused_jobs(there, 0.0) == {}
+        assert doing.refusals.messages(there, 0.0) == {}
         await doing.carry_out([step("a", 4, 2)], there, noted, 0.0)
     assert told == [("a", "Conflict")] * MAX_CONSECUTIVE_CONFLICTS
     why = "it is changed by others faster than it can be written"
-    assert doing.refused_jobs(there, 0.5) == {JobKey("Job", "ns", "a"): why}
+    assert doing.refusals.messages(there, 0.5) == {JobKey("Job", "ns", "a"): why}
 
 
 async def test_a_job_whose_owner_keeps_writing_annotations_still_shrinks():
@@ -326,7 +326,7 @@ async def test_a_shrink_is_not_sent_again_without_the_lease():
         await doing.carry_out([step("a", 4, 2)], there, noted, 0.0)
     assert told == [("a", "Conflict"), ("a", "NotLeading")]
     assert len(api.patches) == 2
-    assert doing.refused_jobs(there, 0.0) == {}
+    assert doing.refusals.messages(there, 0.0) == {}
 
 
 async def test_what_was_written_is_told_to_who_reads_it_again():

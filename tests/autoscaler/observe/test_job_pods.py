@@ -134,7 +134,7 @@ def test_it_is_all_one_whether_the_job_or_its_pods_are_seen_first(kind):
 def test_the_gpus_of_an_ms_jobs_workers_count_in_its_queue():
     raw = mindspore(2, gpus=1, runPolicy={"schedulingPolicy": {"minAvailable": 3, "queue": "q"}})
     view = view_of(("MSJob", raw))
-    view.put_queue(QueueSpec("q"))
+    view.queues.put(QueueSpec("q"))
     scheduler = pod("j-scheduler-0", gpus=0, **trained(0, **{labels.TRAINING_TYPE: "scheduler"}))
     scheduler.spec.containers[0].resources.requests = {GPU: "0"}
     view.put_pod(scheduler)
@@ -194,7 +194,7 @@ def test_jobs_of_one_name_in_two_groups_are_two():
     for kind in kinds:
         raw = SAMPLES[kind]
         view.put_job(kind, {**raw, "metadata": {**raw["metadata"], "uid": f"uid of {kind}"}})
-    found = {view.about(each.job.key) for each in seen(view)}
+    found = {view.jobs.identity(each.job.key) for each in seen(view)}
     assert found == {
         ("PyTorchJob", "kubeflow.org/v1", "uid of PyTorchJob"),
         ("PyTorchJob", "ctyun.cn/v1", "uid of PyTorchJob.ctyun.cn"),
@@ -246,7 +246,7 @@ def test_a_launcher_counts_with_its_mpi_job_and_in_its_queue_and_not_twice(first
     raw = mpi(runPolicy={"schedulingPolicy": {"minAvailable": 3, "queue": "q"}})
     jobs = [("MPIJob", raw), ("Job", launcher())]
     view = view_of(*(jobs if first == "MPIJob" else reversed(jobs)))
-    view.put_queue(QueueSpec("q"))
+    view.queues.put(QueueSpec("q"))
     asked = pod("j-launcher-x", owner="launcher", gpus=0, **of_mpi("launcher"))
     asked.spec.containers[0].resources.requests = {GPU: "0"}
     view.put_pod(asked)

@@ -68,7 +68,7 @@ class Program:
             )
         else:
             view = AutoscalerView(KINDS)
-            self._note(view, "use_map")
+            self._note(view.nodes, "use_map")
             watched = WatchedConfigMaps("maps/map", "orders/orders")
             self.informers = autoscaler_watches.AutoscalerInformers(
                 view, self.source, KINDS, clock, rng, watched, hold_large=hold_large

@@ -45,7 +45,7 @@ def only(view, now_s=0.0):
 def test_each_node_is_under_its_switches_and_a_stranger_under_none(view):
     for name in ("a", "b", "c", "stranger"):
         view.put_node(node(name))
-    view.use_map(draft_map(MAP).fabric)
+    view.nodes.use_map(draft_map(MAP).fabric)
     leaves, spines = (tier.tolist() for tier in view.observation(0.0).room.switches[:2])
     assert (leaves[0] == leaves[1] != leaves[2], leaves[3]) == (True, -1)
     assert len(set(spines[:3])) == 1
@@ -122,7 +122,7 @@ def test_only_a_jobs_own_pods_speak_for_it(made, heard, pod_first):
     for put in (view.put_pod, lambda _: view.put_job("Job", selecting))[:: 1 if pod_first else -1]:
         put(made)
     seen = next(each for each in view.observation(0.0).jobs if each.job.uid == "u")
-    assert (bool(seen.job.curve), len(seen.workers), bool(view.pods_of(seen.job.key))) == (heard, int(heard), heard)
+    assert (bool(seen.job.curve), len(seen.workers), bool(view.pods.of_job(seen.job.uid))) == (heard, int(heard), heard)
 
 
 def test_a_bounded_number_of_points_is_kept_a_job_and_none_of_unknown_uids(view):
@@ -159,7 +159,7 @@ def test_a_pause_of_everything(view, data, now_s, reason):
     view.put_node(node("a", 2))
     view.put_job("Job", job(1))
     view.put_pod(pod(0, "a"))
-    view.put_admin_override(data)
+    view.override.put(data)
     assert [step.reason for step in decide(view.observation(now_s), Policy(), now_s)] == [reason]
 
 
@@ -167,7 +167,7 @@ def test_a_release_takes_back_everything_that_is_lent(view):
     view.put_node(node("a"))
     for index in range(2):
         view.put_pod(pod(index, "a"))
-    view.put_admin_override(admin_override_data(AdminOverride.RELEASE))
+    view.override.put(admin_override_data(AdminOverride.RELEASE))
     (step,) = decide(view.observation(0.0), Policy(), 0.0)
     assert (step.target, step.current, step.reason) == (1, 2, Reason.RELEASED)
 
@@ -176,14 +176,14 @@ def test_a_release_takes_back_everything_that_is_lent(view):
 
 
 def test_a_priority_class_counts_before_a_number_from_0_to_100(view):
-    view.put_class("high", 1000)
+    view.states.put_class("high", 1000)
     made = job()
     made["spec"]["template"]["spec"]["priorityClassName"] = "high"
     view.put_job("Job", made)
     assert only(view).order.class_value == 1000
-    view.put_class("high", 2000)
+    view.states.put_class("high", 2000)
     assert only(view).order.class_value == 2000
-    view.put_class("high", None)
+    view.states.put_class("high", None)
     assert only(view).order.class_value == 0
 
 

@@ -69,9 +69,9 @@ def view():
     made = Cache(KINDS)
     made.put_node(node("a"))
     for queue in QUEUES:
-        made.put_queue(queue)
-    made.put_local_queue("ns/lq", "cq")
-    made.put_local_queue("bob/bobs-lq", "bobs-cq")
+        made.queues.put(queue)
+    made.usage.put_local_queue("ns/lq", "cq")
+    made.usage.put_local_queue("bob/bobs-lq", "bobs-cq")
     return made
 
 
@@ -119,23 +119,23 @@ def test_a_name_that_is_not_granted_is_reported_with_the_queue_that_counts(view,
     view.put_pod(stray("", **{labels.VOLCANO_QUEUE: name}))
     view.observation(0.0)
     keys = {JobKey("Job", "ns", "j-u"), JobKey("Pod", "ns", "j-7")}
-    assert set(view.ungranted) == (set() if name in GRANTED else keys)
-    for why in view.ungranted.values():
+    assert set(view.usage.ungranted) == (set() if name in GRANTED else keys)
+    for why in view.usage.ungranted.values():
         assert name in why
         assert queue in why
 
 
 def test_an_elastic_quota_grants_itself_to_the_namespaces_that_it_lists(view):
-    view.put_queue(elastic_quota("listed-quota", "bob", '["ns"]'))
+    view.queues.put(elastic_quota("listed-quota", "bob", '["ns"]'))
     view.put_job("Job", job(**{labels.QUEUE: "listed-quota"}))
     (seen,) = view.observation(0.0).jobs
-    assert (seen.job.queue, dict(view.ungranted)) == ("listed-quota", {})
+    assert (seen.job.queue, dict(view.usage.ungranted)) == ("listed-quota", {})
 
 
 def test_volcanos_implied_queue_is_no_fault_where_nobody_has_made_it(view):
     view.put_job("Job", job(**{labels.QUEUE: "default"}))
     (seen,) = view.observation(0.0).jobs
-    assert (seen.job.queue, dict(view.ungranted)) == (OWN, {})
+    assert (seen.job.queue, dict(view.usage.ungranted)) == (OWN, {})
 
 
 def test_a_grant_counts_from_the_next_look_on_until_it_ends(view):
@@ -144,14 +144,14 @@ def test_a_grant_counts_from_the_next_look_on_until_it_ends(view):
     places = []
     for change in (
         lambda: None,
-        lambda: view.put_queue(volcano_queue("later"), "at"),
-        lambda: view.put_queue(volcano_queue("later", **{labels.QUEUE_NAMESPACES: "bob"}), "at"),
-        lambda: view.put_queue(volcano_queue("later", **{labels.QUEUE_NAMESPACES: "bob,ns"}), "at"),
-        lambda: view.drop_queue("at"),
+        lambda: view.queues.put(volcano_queue("later"), "at"),
+        lambda: view.queues.put(volcano_queue("later", **{labels.QUEUE_NAMESPACES: "bob"}), "at"),
+        lambda: view.queues.put(volcano_queue("later", **{labels.QUEUE_NAMESPACES: "bob,ns"}), "at"),
+        lambda: view.queues.drop("at"),
     ):
         change()
         (seen,) = view.observation(0.0).jobs
-        places.append((seen.job.queue, len(view.ungranted), set(used(view))))
+        places.append((seen.job.queue, len(view.usage.ungranted), set(used(view))))
     in_own, in_later = (OWN, 1, {OWN}), ("later", 0, {"later"})
     assert places == [in_own, in_later, in_own, in_later, in_own]
 
@@ -160,8 +160,8 @@ def test_a_job_that_is_gone_or_mended_is_reported_no_longer(view):
     view.put_job("Job", job(**{labels.QUEUE: "namespace/bob"}))
     view.put_job("Job", job(uid="v", **{labels.QUEUE: "namespace/bob"}))
     view.observation(0.0)
-    assert len(view.ungranted) == 2
+    assert len(view.usage.ungranted) == 2
     view.put_job("Job", job(**{labels.QUEUE: "open"}))
     view.drop_job("v")
     view.observation(0.0)
-    assert dict(view.ungranted) == {}
+    assert dict(view.usage.ungranted) == {}

@@ -25,8 +25,8 @@ def cluster_queue(nominal=8, cohort="c"):
 def view():
     made = Cache(KINDS)
     made.put_node(node("a"))
-    made.put_queue(kueue.read(cluster_queue()))
-    made.put_local_queue("ns/lq", "cq")
+    made.queues.put(kueue.read(cluster_queue()))
+    made.usage.put_local_queue("ns/lq", "cq")
     made.put_job("Job", job(1, **{labels.QUEUE: "lq"}))
     made.put_pod(pod(0, "a"))
     return made
@@ -38,15 +38,15 @@ def reasons(view):
 
 def test_a_stopped_local_queue_admits_nothing_and_counts_in_its_parent(view):
     assert reasons(view) == [Reason.IDLE_ROOM]
-    view.put_local_queue("ns/lq", "cq", open=False)
+    view.usage.put_local_queue("ns/lq", "cq", open=False)
     assert reasons(view) == [Reason.QUEUE_CLOSED]
     assert view.observation(0.0).queues["cq"].used[GPU] == 2
 
 
 @pytest.mark.parametrize("leads", ["cq", ""], ids=["goes on", "is gone"])
 def test_nothing_is_left_of_a_stop(view, leads):
-    view.put_local_queue("ns/lq", "cq", open=False)
-    view.put_local_queue("ns/lq", leads)
+    view.usage.put_local_queue("ns/lq", "cq", open=False)
+    view.usage.put_local_queue("ns/lq", leads)
     assert not [name for name in view.observation(0.0).queues if name.startswith("stopped/")]
 
 
@@ -84,7 +84,7 @@ def test_a_job_that_can_never_start_takes_no_share_from_other_queues(capability,
     view = Cache(KINDS)
     view.put_node(node("a", 8))
     for queue, maximum in (("ours", 8), ("theirs", capability)):
-        view.put_queue(volcano_queue(queue, maximum))
+        view.queues.put(volcano_queue(queue, maximum))
     for name, queue, minimum, runs in (
         ("mine", "ours", 4, 0),
         *((name, "theirs", *told) for name, told in theirs.items()),

@@ -56,26 +56,31 @@ def owned(name, kind, owner, **labels):
     return made
 
 
+def queues_of_scraped_jobs(view):
+    """The queue of each owner that Prometheus attaches to series, as the metrics ask for it."""
+    return ((key, view.usage.queue_of(pod)) for key, pod in view.unmanaged.scraped_jobs())
+
+
 def test_the_queue_of_pods_whose_owner_is_no_known_job(view):
     for each in (
         owned("web-0", "StatefulSet", "web"), owned("web-1", "StatefulSet", "web"), pod("alone", node="a"),
         owned("llm-0-1", "StatefulSet", "llm-0", **{labels.LWS_NAME: "llm"}), pod("cpu", gpus=0, node="a"),
     ):  # fmt: skip
         view.put_pod(each)
-    assert dict(view.queues_of_scraped_jobs()) == {
+    assert dict(queues_of_scraped_jobs(view)) == {
         ("Pod", "ns", "alone"): "namespace/ns",
         ("StatefulSet", "ns", "web"): "namespace/ns",
         ("LeaderWorkerSet", "ns", "llm"): "namespace/ns",
     }
     view.drop_pod("web-0")
     view.drop_pod("alone")
-    assert [key.name for key, _ in view.queues_of_scraped_jobs()] == ["llm", "web"]
+    assert [key.name for key, _ in queues_of_scraped_jobs(view)] == ["llm", "web"]
 
 
 def test_a_tenant_with_many_owners_gets_a_bounded_number_of_names(view):
     for at in range(unmanaged_gangs.MAX_SCRAPED_JOBS + 5):
         view.put_pod(pod(f"p{at}", node="a"))
-    assert len(list(view.queues_of_scraped_jobs())) == unmanaged_gangs.MAX_SCRAPED_JOBS
+    assert len(list(queues_of_scraped_jobs(view))) == unmanaged_gangs.MAX_SCRAPED_JOBS
 
 
 @pytest.fixture
@@ -250,20 +255,20 @@ def test_a_podgroup_without_pods_is_believed_when_somebody_has_taken_it_up(view,
 def test_a_gang_has_started_once_a_member_has_a_node(view):
     view.put_pod(pod("p", 2))
     (seen,) = view.observation(0.0).jobs
-    assert view.started(seen.job.key) is False
+    assert view.starts.has_started(seen.job.key) is False
     view.put_pod(pod("p", 2, node="a"))
-    assert (view.started(seen.job.key), view.observation(0.0).jobs) == (True, ())
+    assert (view.starts.has_started(seen.job.key), view.observation(0.0).jobs) == (True, ())
     view.drop_pod("p")
-    assert view.started(seen.job.key), "it has come and gone between two looks"
+    assert view.starts.has_started(seen.job.key), "it has come and gone between two looks"
 
 
 @pytest.mark.parametrize(("node", "began"), [("a", True), (None, False)], ids=["it had a node", "it never had one"])
 def test_a_job_that_is_gone_has_started_if_a_pod_of_it_had_a_node(view, node, began):
     view.put_job("Job", indexed(replicas=1))
-    (key,) = view.raw
+    (key,) = view.jobs.raw
     view.put_pod(pod("j-0", owner="u", node=node, **{labels.JOB_INDEX: "0"}))
     view.drop_job("u")
-    assert view.started(key) is began
+    assert view.starts.has_started(key) is began
 
 
 def test_what_is_gone_waits_no_more(view):

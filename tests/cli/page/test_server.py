@@ -36,6 +36,15 @@ async def test_the_page_shows_the_cluster_and_its_changes(tmp_path):
         assert later["version"] > summary["version"]
 
 
+async def test_a_deleted_node_leaves_the_page(tmp_path):
+    async with page(tmp_path) as (address, client, source), asking(address) as ask:
+        changed = source.changed
+        await client.delete("/api/v1/nodes/n2")
+        await asyncio.wait_for(changed.wait(), 20)
+        _, summary = await ask("summary")
+        assert (summary["gpus"], summary["free_gpus"]) == (24, 8)
+
+
 async def test_an_unchanged_answer_is_not_sent_again(tmp_path):
     async with page(tmp_path) as (address, _, _), aiohttp.ClientSession() as session:
         headers = {"Authorization": f"Bearer {SECRET}"}

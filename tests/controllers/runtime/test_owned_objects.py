@@ -140,7 +140,10 @@ def test_when_the_training_container_began_and_ended_is(cache, status, times_s):
     cache.put_pod(msgspec.convert(pod, OwnedPod))
     (seen,) = cache.job(KEY)[1].pods
     start_s = unix_s("2026-01-01T00:00:00Z")
-    found = [None if each is None else each - start_s for each in (seen.started_s, seen.ended_s)]
+    found = [
+        None if each is None else each - start_s
+        for each in (seen.training_container.started_s, seen.training_container.ended_s)
+    ]
     assert tuple(found) == times_s
 
 

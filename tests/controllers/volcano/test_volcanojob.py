@@ -36,7 +36,7 @@ def group_of(raw, setup=VOLCANO):
 
 
 def other_children(raw, seen=None):
-    return {each["kind"]: each for each in VOLCANOJOB.other_children(view(raw), seen or OwnedObjects())}
+    return {each["kind"]: each for each in VOLCANOJOB.children.others(view(raw), seen or OwnedObjects())}
 
 
 OWNER = {"apiVersion": "batch.volcano.sh/v1alpha1", "kind": "Job", "name": "bert", "uid": "uid-bert"}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.controllers.jobs import NOW_S, with_status
+from tests.controllers.jobs import NOW_S, pod_state, with_status
 from turnout.controllers import children
 from turnout.controllers.kinds.volcanojob import VOLCANOJOB
 from turnout.controllers.model import (
@@ -13,7 +13,6 @@ from turnout.controllers.model import (
     GangSettings,
     OwnedObjects,
     PodPhase,
-    PodState,
     Replica,
 )
 from turnout.controllers.reconcile import reconcile
@@ -54,13 +53,13 @@ def view(raw) -> ControlledJob:
 def pod(index=0, phase=PodPhase.RUNNING, task="worker", **more):
     """A pod that a job owns."""
     more.setdefault("ready", phase is PodPhase.RUNNING)
-    return PodState(f"bert-{task}-{index}", f"pod-{task}-{index}", task, index, phase, **more)
+    return pod_state(f"bert-{task}-{index}", f"pod-{task}-{index}", task, index, phase, **more)
 
 
 def others(raw, phase="Inqueue"):
     """All that a job owns beside its pods, as it is wanted. phase: of its PodGroup."""
     whole, found = view(raw), {}
-    for body in (children.pod_group(whole, VOLCANO), *VOLCANOJOB.other_children(whole, OwnedObjects())):
+    for body in (children.pod_group(whole, VOLCANO), *VOLCANOJOB.children.others(whole, OwnedObjects())):
         key = children.child_key(body)
         told = phase if key.kind == "PodGroup" else ""
         found[key] = ChildState(key, f"uid-{key.name}", "", -1, body.get("spec", {}), body.get("data", {}), told)

@@ -112,7 +112,7 @@ class ExtenderProgram(Program):
         self.metrics, rules, self.slow_s = ExtenderMetrics(), Rules(), 0.0
         self.watches = _watches(self, rules)
         self.extender = Extender(rules, self.clock, self.metrics, lambda notice: None, self.watches)
-        self.metrics.show_client(lambda: self.client.request_counts, self.watches.reflectors.items, self.clock)
+        self.metrics.show_client(lambda: self.client.requests.counts, self.watches.reflectors.items, self.clock)
         self.start(self.watches.run())
         self._owed_s, self.port = 0.0, 0
         self._certificates = Certificates(tls, self.metrics)
@@ -155,7 +155,7 @@ class NominatorProgram(Program):
         self.leading = series.leading
         self.watches = watches = _watches(self, choices.rules)
         self.extender = Extender(choices.rules, self.clock, self.metrics, lambda notice: None, watches)
-        self.metrics.show_client(lambda: self.client.request_counts, watches.reflectors.items, self.clock)
+        self.metrics.show_client(lambda: self.client.requests.counts, watches.reflectors.items, self.clock)
         calls, clock = LeasedCalls(self.client, lambda: self.leads), self.clock
         tools = watches, calls, clock, series, lambda notice: None
         reservations = ReservationWriter(*tools, CONFIGMAP)
@@ -209,11 +209,11 @@ class AutoscalerProgram(Program):
         self.informers = AutoscalerInformers(self.view, self.client, KINDS, clock, random.Random(1), watched, reports)
         self.metrics = AutoscalerMetrics(GPUS, clock, settings.restart_s)
         self.leading = self.metrics.leading
-        self.metrics.show_client(lambda: self.client.request_counts, self.informers.reflectors.items, clock)
+        self.metrics.show_client(lambda: self.client.requests.counts, self.informers.reflectors.items, clock)
         events = DecisionEvents(Quiet(), Refs(self.view).job, Refs(self.view).leaving, self.metrics)
         calls = LeasedCalls(self.client, lambda: self.leads)
         writer = ScaleWriter(
-            calls, KINDS, self._term, events.report_outcome, False, None, self.view.store_written_annotations
+            calls, KINDS, self._term, events.report_outcome, False, None, self.view.reader.store_written_annotations
         )
         acts = writer, settings.policy(), clock, events, self.metrics, journal
         self.controller = AutoscalerController(self.view, self.informers, *acts)
@@ -228,7 +228,7 @@ class AutoscalerProgram(Program):
         return 1 if self.leads else None
 
     def _gpus(self):
-        return self.view.gpus_by_state(GPUS, labels.FAULTY)
+        return self.view.nodes.gpus_by_state(GPUS, labels.FAULTY)
 
     def has_synced(self):
         """True once the watches have shown their lists."""
@@ -275,7 +275,7 @@ class ControllerProgram(Program):
             self.queue.__len__, names, lambda: cache.count_by_phase() if self.leads else None
         )
         self.leading = metrics.leading
-        metrics.show_client(lambda: self.client.request_counts, self.informers.reflectors.items, clock)
+        metrics.show_client(lambda: self.client.requests.counts, self.informers.reflectors.items, clock)
         writer = ChildWriter(LeasedCalls(self.client, lambda: self.leads), cache, kinds, setup)
         parts = self.queue, writer, kinds, setup, clock, Quiet(), metrics
         self.controller = JobController(cache, *parts, SteadyTime(clock))
@@ -303,7 +303,7 @@ class PageProgram(Program):
         self.viewers = 0
         self.source = PageSource(self.client, AutoscalerSettings(), self.clock, random.Random(1))
         self.metrics = PageMetrics(self.source.data_age_s, lambda: self.viewers)
-        self.metrics.show_client(lambda: self.client.request_counts, self.source.watches, self.clock)
+        self.metrics.show_client(lambda: self.client.requests.counts, self.source.watches, self.clock)
         self.start(self.source.run())
 
     def has_synced(self):

@@ -7,7 +7,7 @@ import pytest
 from tests.kit import world
 from tests.kit.world import REQUIRED
 from turnout.jobs.gang import Dialect, GangKey
-from turnout.jobs.wishes.model import GroupRule, Layer, Mode, Wish
+from turnout.jobs.wishes.model import Exclusion, GroupRule, Layer, Mode, Wish
 from turnout.kube import labels
 from turnout.scheduler_ext.cluster.gang import Gang, Sizing
 from turnout.scheduler_ext.cluster.member import member_of
@@ -252,7 +252,7 @@ class TestPlace:
         assert wishing(wish).places_all_members is binds
 
     def test_a_set_keeps_apart_by_the_widest_domain_that_a_member_names(self):
-        named = Wish(source="a", exclusive_level=1, exclusive_set="evals"), Wish(source="b", exclusive_level=2)
+        named = Wish(source="a", exclusion=Exclusion(1, "evals")), Wish(source="b", exclusion=Exclusion(2))
         assert (wishing(*named).exclusive_tier, wishing(*named).exclusive_set) == (2, "evals")
         assert wishing(named[1]).exclusive_tier is None  # without a set
         assert "is not kept without" in " ".join(wishing(named[1]).ignored_terms())
@@ -301,7 +301,7 @@ class TestUnkept:
         pytest.param(Wish(source="a", required="what"), id="a tier"),
         pytest.param(Wish(source="a", layers=(Layer("what", 2),)), id="a layer"),
         pytest.param(Wish(source="a", groups=(GroupRule(level="what"),)), id="a group's"),
-        pytest.param(Wish(source="a", exclusive_level="what", exclusive_set="set"), id="a distance"),
+        pytest.param(Wish(source="a", exclusion=Exclusion("what", "set")), id="a distance"),
     ])  # fmt: skip
     def test_a_level_that_is_not_there_is_told_once(self, wish):
         assert wishing(wish, wish).ignored_terms() == ["a names 'what', which is no level here: it counts as a leaf"]

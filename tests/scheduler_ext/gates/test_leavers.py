@@ -30,11 +30,11 @@ def crowded(rng):
 def room(w, row, shape, out):
     """How many pods of a shape a host holds once some are gone."""
     snapshot = w.view.snapshot
-    vector, free = snapshot.pod_amounts(shape), snapshot.free_at(row).copy()
+    vector, free = snapshot.resources.pod_amounts(shape), snapshot.resources.free_at(row).copy()
     for uid in out:
         charge = snapshot.charges[uid]
         if snapshot.row_of[charge.node] == row:
-            free += snapshot.pod_amounts(charge.shape)
+            free += snapshot.resources.pod_amounts(charge.shape)
     return min(int(have // want) for have, want in zip(free, vector, strict=True) if want)
 
 

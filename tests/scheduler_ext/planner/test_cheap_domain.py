@@ -86,8 +86,8 @@ def test_of_domains_that_cost_nothing_the_one_with_least_room_is_chosen():
 def looked_at(w, need):
     """Return the hosts that a search for a domain looks at, by name."""
     seen, snapshot = set(), w.view.snapshot
-    free_at = snapshot.free_at
-    snapshot.free_at = lambda row: seen.add(w.names[row]) or free_at(row)
+    free_at = snapshot.resources.free_at
+    snapshot.resources.free_at = lambda row: seen.add(w.names[row]) or free_at(row)
     cheap(w, need)
     return seen
 

@@ -60,7 +60,7 @@ def test_a_lost_member_returns_in_its_zone_only():
     w, pods = zoned([2] * 6, "xxxxxxxxyyyy", ["d0", "d1"]), gang(6)
     assert len(w.put(*pods).schedule(*pods)) == 6
     w.view.drop_pod(pods[0].metadata.uid)
-    w.put(world.pod("later", 8, at=next(name for name in w.names if not w.view.snapshot.pods_on(name))))
+    w.put(world.pod("later", 8, at=next(name for name in w.names if not w.view.snapshot.pods.on_node(name))))
     (again,) = world.volcano("g", 7, notes=NOTES)[6:]
     assert w.put(again).schedule(again) == {}
     w.view.drop_pod("uid-there-d0")
