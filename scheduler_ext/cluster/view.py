@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from turnout.jobs.gang import Dialect, GangKey, role_of, subgroup_role
+from turnout.jobs.gang import LEADER_WORKER_SET, Dialect, GangKey, role_of, subgroup_role
 from turnout.jobs.wishes import kai
 from turnout.jobs.wishes.merge import min_pods_by_task, native_min, wish_of_pod_group, wish_of_pod_group_annotations
 from turnout.kube.errors import BadQuantity, KubeError, TooComplex
@@ -391,7 +391,8 @@ class ClusterView:
         """
         since_s = self._incomplete_since_s.get(gang.key, -math.inf)
         missing = gang.total - len(gang.living())
-        if not gang.is_leader_worker_group or missing > MAX_AWAITED_WORKERS or now_s >= since_s + MAX_LEADER_WAIT_S:
+        is_group = gang.key.dialect == Dialect.OWNER.value and gang.key.name.startswith(LEADER_WORKER_SET)
+        if not is_group or missing > MAX_AWAITED_WORKERS or now_s >= since_s + MAX_LEADER_WAIT_S:
             return False
         return any(m.membership.rank == 0 and self.node_of(m) for m in gang.living())
 

@@ -65,7 +65,7 @@ def answer_filter(plans: Plans, member: GangMember, names: Sequence[str], rules:
         view.forget_assumed(member)
         plan = plans.plan_of(gang.key, now_s)
         node = _planned_node(plans, plan, member)
-    if gang.requires_level:
+    if gang.terms.requires_level:
         return _answer_in_level(plans, gang, member, names, plan, now_s)
     if node and node not in names:
         return _seat_among(plans, gang, member, names, plan)
@@ -85,7 +85,7 @@ def _answer_without_plan(
         return _refuse(EventReason.GANG_INCOMPLETE, f"{len(gang.living())} of {gang.min_pods} members exist")
     if not plans.view.fabric.mapped_count:
         required = "a topology tier is required and the map names no host"
-        return _refuse(EventReason.NO_MAP, required) if gang.requires_level else NO_OPINION
+        return _refuse(EventReason.NO_MAP, required) if gang.terms.requires_level else NO_OPINION
     return _seat_alone(plans, gang, member, names, now_s) if is_single else None
 
 
@@ -243,8 +243,8 @@ def _leaves_level(view: ClusterView, gang: Gang, bound: Sequence[GangMember]) ->
     Members on nodes that are not in the tables do not count.
     """
     hosts = [row for m in bound if (row := view.snapshot.row_of.get(m.node)) is not None]
-    outside = view.levels.rows_outside(gang.levels)
-    domains = view.levels.label_domains(gang.required_levels)
+    outside = view.levels.rows_outside(gang.terms.levels)
+    domains = view.levels.label_domains(gang.terms.required_levels)
     if domains is not None and hosts:
         gang = replace(gang, label_tiers=domains.tiers)
         if domains.number_of(hosts) < 0:

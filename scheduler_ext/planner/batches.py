@@ -90,7 +90,7 @@ def place_shape(
         return place_in_layers(fabric, room, replace(shape_request, layers=gang.layers))
     return (
         place_balanced(fabric, room, shape_request)
-        if gang.balanced
+        if gang.terms.balanced
         else place_in_multiples(fabric, room, shape_request)
     )
 

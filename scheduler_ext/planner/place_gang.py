@@ -437,6 +437,7 @@ def request_signature(request: GangRequest) -> object:
         for batch in split_into_batches(request)
     )
     min_pods = gang.min_pods - (len(gang.living()) - len(request.waiting))
-    wishes = gang.tier, gang.multiple, gang.layers, gang.mesh, gang.balanced, gang.fills_holes, gang.group_rules
+    terms = gang.terms
+    wishes = gang.tier, gang.multiple, gang.layers, gang.mesh, terms.balanced, gang.fills_holes, terms.group_rules
     labels = None if request.label_domains is None else request.label_domains.levels
     return batches, min_pods, gang.min_by_role, wishes, labels, request.distance_rule

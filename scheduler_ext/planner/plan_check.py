@@ -121,7 +121,7 @@ def _group_terms(to_check: _PlanToCheck) -> Iterator[Violation]:
     of which only some waiting members have a place, and for each two groups that share an exclusive domain.
     """
     gang = to_check.request.gang
-    if not gang.group_rules:
+    if not gang.terms.group_rules:
         return
     group_of = gang.groups_by_uid()
     running: dict[GangGroup, set[int]] = {}
@@ -184,7 +184,7 @@ def _rank_runs(to_check: _PlanToCheck) -> Iterator[Violation]:
     gang with groups has no runs.
     """
     gang, plan = to_check.request.gang, to_check.plan
-    if not gang.layers or gang.group_rules:
+    if not gang.layers or gang.terms.group_rules:
         return
     for tier, size in gang.layers:
         running: dict[int, set[int]] = {}

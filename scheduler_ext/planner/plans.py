@@ -199,10 +199,11 @@ class Plans:
         strict = mark_domain(self._domain_kept_against(gang), rows)
         reserved = union_rows(strict, self.reservations.rows_against(gang, self.view.snapshot.row_of, rows))
         excluded = union_rows(exclusive_rows(self.view, gang, ahead), reserved)
-        if gang.one_domain or gang.ancestors:
+        terms = gang.terms
+        if terms.sets.one_domain or terms.ancestors:
             room_of = self._plans.room_beside_plans(self._plans.pods_behind(order, with_growth_seats=False))
             outside = (
-                self._trees.rows_outside if gang.ancestors else partial(rows_outside_shared_domain, self.view, work)
+                self._trees.rows_outside if terms.ancestors else partial(rows_outside_shared_domain, self.view, work)
             )
             excluded = union_rows(excluded, outside(gang, self.current_plan, room_of))
             self.steps += work.spent_steps

@@ -287,7 +287,7 @@ def search_places(
     gang, pods = request.gang, sum(batch.pods for batch in batches)
     needed_pods = count_needed(request, batches)
     progress = start_progress(request)
-    needs_no_search = len(batches) == 1 and gang.multiple == 1 and not gang.layers and not gang.group_rules
+    needs_no_search = len(batches) == 1 and gang.multiple == 1 and not gang.layers and not gang.terms.group_rules
     needs_roles = any(progress.roles[role] < min_pods for role, min_pods in gang.min_by_role)
     if needs_no_search or not (needed_pods or needs_roles) or pods > MAX_PODS:
         return None
@@ -299,7 +299,7 @@ def search_places(
     search.keys_of_remaining = [
         tuple(dict.fromkeys(key for pod in search.pods[at:] for key in pod.keys)) for at in range(len(search.pods))
     ]
-    has_sums = any(rule.min_groups or rule.exclusive for rule in gang.group_rules)
+    has_sums = any(rule.min_groups or rule.exclusive for rule in gang.terms.group_rules)
     search.every_choice_counts = gang.multiple > 1 or bool(gang.min_by_role) or has_sums
     _put_placed_members(search, ranks)
     rooms = [room_of(shape, ()) for shape in shapes]
@@ -334,7 +334,7 @@ def _pods(
     higher tier counts as one of this tier.
     """
     found: list[_Pod] = []
-    layers = () if request.gang.group_rules else request.gang.layers
+    layers = () if request.gang.terms.group_rules else request.gang.layers
     order: dict[GangGroup | None, int] = {}
     for batch in batches:
         group, shape = batch.gang_group, shapes.index(batch.shape)
@@ -356,7 +356,7 @@ def _put_placed_members(search: _PlaceSearch, ranks: dict[str, int]) -> None:
     """
     request, fabric = search.request, search.fabric
     group_of = request.gang.groups_by_uid()
-    layers = () if request.gang.group_rules else request.gang.layers
+    layers = () if request.gang.terms.group_rules else request.gang.layers
     for member, host in request.placed_members:
         group = group_of.get(member.uid)
         if member.shape in search.shapes:

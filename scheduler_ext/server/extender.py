@@ -350,7 +350,7 @@ class Extender:
     def _report_ignored_terms(self, member: GangMember) -> None:
         """Report once which parts of a gang's wishes are not kept, and again when they change."""
         gang = self.view.gangs.get(member.membership.key)
-        if not member.membership.wish.source and (gang is None or not gang.wishes):
+        if not member.membership.wish.source and (gang is None or not gang.terms.wishes):
             return
         sentences = tuple(ignored_wishes(self.view, member))
         if sentences and self._reported_terms.get(member.membership.key) != sentences:

@@ -65,23 +65,23 @@ class TestSizes:
         narrow = world.volcano("bert", 3, notes={**REQUIRED, labels.TOPOLOGY_TIER: "2"})[2:]
         free = world.volcano("bert", 4)[3:]
         w = World(2).put(*free, *wide, *narrow)
-        assert (gang(w).requires_level, gang(w).tier) == (True, 2)
+        assert (gang(w).terms.requires_level, gang(w).tier) == (True, 2)
 
     def test_wishes_follow_the_members_and_the_podgroup_whenever_asked(self):
         tiers = [{**REQUIRED, labels.TOPOLOGY_TIER: tier} for tier in ("2", "3")]
         w = World(2).put(world.volcano("bert", 1)[0])
-        seen = [(gang(w).requires_level, gang(w).tier)]
+        seen = [(gang(w).terms.requires_level, gang(w).tier)]
         w.put(world.volcano("bert", 2, notes=tiers[1])[1])
-        seen.append((gang(w).requires_level, gang(w).tier))
+        seen.append((gang(w).terms.requires_level, gang(w).tier))
         w.put(world.volcano("bert", 3, notes=tiers[0])[2])
-        seen.append((gang(w).requires_level, gang(w).tier))
+        seen.append((gang(w).terms.requires_level, gang(w).tier))
         w.view.drop_pod("uid-bert-2")
-        seen.append((gang(w).requires_level, gang(w).tier))
+        seen.append((gang(w).terms.requires_level, gang(w).tier))
         w.view.drop_pod("uid-bert-1")
         w.put_group("bert", 2, networkTopology={"mode": "hard", "highestTierAllowed": 2})
-        seen.append((gang(w).requires_level, gang(w).tier))
+        seen.append((gang(w).terms.requires_level, gang(w).tier))
         w.put_group("bert", 2)
-        seen.append((gang(w).requires_level, gang(w).tier))
+        seen.append((gang(w).terms.requires_level, gang(w).tier))
         assert seen == [(False, None), (True, 3), (True, 2), (True, 3), (True, 2), (False, None)]
 
 

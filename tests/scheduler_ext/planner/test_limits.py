@@ -47,7 +47,7 @@ def test_a_gang_of_which_nothing_is_known_asks_for_nothing():
         1,
         None,
     )
-    assert (empty.age, empty.requires_level, empty.has_accelerators) == (("", 0, ""), False, False)
+    assert (empty.age, empty.terms.requires_level, empty.has_accelerators) == (("", 0, ""), False, False)
     assert (GangRequest(empty, ()).missing_pods, GangRequest(empty, ()).growth_pods, GangPlan(empty.key).tier) == (
         0,
         0,
