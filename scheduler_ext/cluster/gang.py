@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
 from turnout.jobs.gang import Dialect, GangKey, Repair, most_patient
@@ -425,6 +425,11 @@ class Gang:
         return created, self.version, uid
 
 
+def waiting_gangs(gangs: Iterable[Gang]) -> Iterator[Gang]:
+    """Yield the gangs with a waiting member, in their order."""
+    return (gang for gang in gangs if any(member.is_waiting for member in gang.members.values()))
+
+
 def rank_sort_key(member: GangMember) -> tuple[str, float, str]:
     """Return the sort key of a member: by role, then by rank, then by name.
 
@@ -432,3 +437,37 @@ def rank_sort_key(member: GangMember) -> tuple[str, float, str]:
     """
     rank = member.membership.rank
     return member.membership.role, rank if rank is not None else math.inf, member.name
+
+
+class GangChanges:
+    """The gangs that changed since their plans were updated, and how."""
+
+    def __init__(self) -> None:
+        # uids of the members that got a node or took one; None where the gang has changed in any other way, too
+        self._placed_uids: dict[GangKey, set[str] | None] = {}
+
+    def add(self, key: GangKey) -> None:
+        """Note that a gang has changed in any way."""
+        self._placed_uids[key] = None
+
+    def add_placed(self, key: GangKey, uid: str) -> None:
+        """Note that only the node or the nomination of one member has changed.
+
+        An earlier `add` of the gang stays in force.
+        """
+        if (uids := self._placed_uids.setdefault(key, set())) is not None:
+            uids.add(uid)
+
+    def placed_uids(self, key: GangKey) -> set[str] | None:
+        """Return the uids of the members whose place is all that has changed in a gang: the stored set itself.
+
+        None if the gang has changed in another way, too, or not at all.
+        """
+        return self._placed_uids.get(key)
+
+    def clear(self) -> None:
+        """Forget all changes."""
+        self._placed_uids.clear()
+
+    def __iter__(self) -> Iterator[GangKey]:
+        return iter(self._placed_uids)

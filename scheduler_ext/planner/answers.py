@@ -15,10 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from turnout.jobs.gang import Dialect, GangKey
-from turnout.scheduler_ext.cluster.gang import Gang
+from turnout.scheduler_ext.cluster.gang import Gang, waiting_gangs
 from turnout.scheduler_ext.cluster.member import GangMember
 from turnout.scheduler_ext.cluster.view import ClusterView
 from turnout.scheduler_ext.model import Answer, EventReason, Rules, Victims
+from turnout.scheduler_ext.planner.order import has_started
 from turnout.scheduler_ext.planner.plan_preemption import plan_with_preemption
 from turnout.scheduler_ext.planner.plans import Plans
 from turnout.scheduler_ext.planner.request import (
@@ -182,9 +183,9 @@ def partial_gangs(plans: Plans) -> list[Gang]:
     Pods without a gang are left out.
     """
     found = []
-    for gang in plans.view.waiting_gangs():
+    for gang in waiting_gangs(plans.view.gangs.values()):
         placed_count = sum(1 for m in gang.living() if m.node or plans.view.host_of(m) is not None)
-        if gang.key.dialect != Dialect.ALONE.value and plans.has_started(gang) and placed_count < gang.min_pods:
+        if gang.key.dialect != Dialect.ALONE.value and has_started(plans.view, gang) and placed_count < gang.min_pods:
             found.append(gang)
     return found
 
@@ -380,7 +381,7 @@ def _absent_hosts(plans: Plans, gang: Gang, member: GangMember, names: Sequence[
     """
     if not plan.hosts:
         return []
-    if plans.has_started(gang):
+    if has_started(plans.view, gang):
         needed_hosts = {plan.hosts[member.uid]} if member.uid in plan.hosts else set()
     else:
         needed_hosts = {host for host, other in plan.reserved_pods() if other == member.shape}
@@ -395,7 +396,7 @@ def _no_room(plans: Plans, gang: Gang, member: GangMember, names: Sequence[str],
     A preemption may help on all nodes, or for a gang with a level on the nodes in whose domain the gang would be
     allowed. names: the nodes of the request. refusal: why there is no place.
     """
-    word = EventReason.GANG_PARTIAL if plans.has_started(gang) else EventReason(refusal.reason.value)
+    word = EventReason.GANG_PARTIAL if has_started(plans.view, gang) else EventReason(refusal.reason.value)
     count = sum(int(mask.sum()) for mask in plans.rejected_hosts.rows_by_shape(gang.key).values())
     if count:
         are = "host with room is" if count == 1 else "hosts with room are"

@@ -344,7 +344,7 @@ def update_plan(view: ClusterView, gang: Gang, plan: GangPlan, member_uids: Abst
     new one, and new members take open seats. A gang with group rules is planned again after each such change.
     """
     members = [member for member in planned_members(gang) if not member.terminating]
-    missing = view.missing_pods(gang)
+    missing = view.awaited_members.missing_pods(gang)
     if _is_unchanged(view, members, plan, member_uids) and len(plan.open_seats) <= missing:
         return plan
     deleted_uids = member_uids - {member.uid for member in members}

@@ -258,10 +258,6 @@ class Plans:
             else [host for host, _ in stored.plan.reserved_pods()]
         )
 
-    def has_started(self, gang: Gang) -> bool:
-        """Return True if any planned member holds a host."""
-        return has_started(self.view, gang)
-
     def _work(self) -> Work:
         return Work(QUESTION_STEPS + HOST_STEPS * len(self.view.fabric.hosts))
 
@@ -351,12 +347,13 @@ class Plans:
         if gang.key.dialect == Dialect.ALONE.value:
             return False
         waiting = [m for m in planned_members(gang) if m.is_waiting]
+        missing_pods = self.view.awaited_members.missing_pods(gang)
         if not waiting:
             # Growth seats count, too: a plain Job's pods may be bound before its next pod exists.
-            return self.view.missing_pods(gang) > 0 and self.has_started(gang)
+            return missing_pods > 0 and has_started(self.view, gang)
         if all(m.gated for m in waiting):
             return gang.could_start(gates_lifted=self.view.lifts_gates)
-        return not self.hold_incomplete or self.view.missing_pods(gang) > 0 or len(gang.living()) >= gang.min_pods
+        return not self.hold_incomplete or missing_pods > 0 or len(gang.living()) >= gang.min_pods
 
     # Planning.
 

@@ -223,7 +223,7 @@ def count_missing(view: ClusterView, gang: Gang, max_growth: int) -> tuple[int, 
 
     The second number is 0 if it is larger than max_growth. Both are 0 for a gang with groups.
     """
-    missing = 0 if gang.terms.group_rules else view.missing_pods(gang)
+    missing = 0 if gang.terms.group_rules else view.awaited_members.missing_pods(gang)
     needed = min(missing, max(0, gang.min_pods - len(gang.living())))
     return needed, missing - needed if missing - needed <= max_growth else 0
 

@@ -34,12 +34,12 @@ def gangs_of_tree(view: ClusterView, gang: Gang) -> list[Gang]:
     [] for a gang beyond the MAX_TREE_GANGS oldest PodGroups of its tree. gang: with `ancestors`.
     """
     namespace, root = gang.key.namespace, gang.terms.ancestors[0].name
-    return _oldest_gangs(view, gang) if gang.key in view.composites.tree(namespace, root) else []
+    return _oldest_gangs(view, gang) if gang.key in view.groups.composites.tree(namespace, root) else []
 
 
 def _oldest_gangs(view: ClusterView, gang: Gang) -> list[Gang]:
     """Return the gangs of a gang's tree, the oldest first. A gang below a branch that is not valid is left out."""
-    keys = view.composites.tree(gang.key.namespace, gang.terms.ancestors[0].name)
+    keys = view.groups.composites.tree(gang.key.namespace, gang.terms.ancestors[0].name)
     return [other for key in keys if (other := view.gangs.get(key)) is not None and other.terms.ancestors]
 
 
@@ -81,7 +81,7 @@ def _count_starting(view: ClusterView, together: Sequence[Gang], can_start: Call
         for gang in together:
             names = [each.name for each in gang.terms.ancestors]
             if len(names) > depth:
-                min_groups = max(1, view.composites.min_groups(namespace, names[depth]))
+                min_groups = max(1, view.groups.composites.min_groups(namespace, names[depth]))
                 if len(children.get(names[depth], ())) >= min_groups:
                     children.setdefault(names[depth - 1], set()).add(names[depth])
     return {name: len(found) for name, found in children.items()}
@@ -111,7 +111,7 @@ class SharedDomains:
         can_start: returns True for a gang that has started or has a place.
         """
         view, ancestors = self._view, gang.terms.ancestors
-        if not ancestors or gang.key in view.composites.tree(gang.key.namespace, ancestors[0].name):
+        if not ancestors or gang.key in view.groups.composites.tree(gang.key.namespace, ancestors[0].name):
             return ""
         self._steps += _COUNT_STEPS
         counts = _count_starting(view, _oldest_gangs(view, gang), can_start)
@@ -128,7 +128,7 @@ class SharedDomains:
         """
         if not together or before or not (ancestors := together[0].terms.ancestors):
             return False
-        may_be_cut = self._view.composites.exceeds_limit(together[0].key.namespace, ancestors[0].name)
+        may_be_cut = self._view.groups.composites.exceeds_limit(together[0].key.namespace, ancestors[0].name)
         plans = (plan_of(gang.key) for gang in together) if may_be_cut else ()
         return any(plan is not None and plan.hosts for plan in plans)
 

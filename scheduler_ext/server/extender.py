@@ -199,7 +199,7 @@ class Extender:
         ]
         return {
             "hosts": len(hosts),
-            "mapped_hosts": self.view.mapped_hosts(),
+            "mapped_hosts": self.view.fabric.mapped_count,
             "nodes": len(self.view.snapshot.nodes),
             "pods": len(self.view.pods),
             "gangs": len(self.view.gangs),

@@ -101,9 +101,9 @@ def test_no_size_of_a_group_or_an_owner_raises(minimum, one, other, stamp):
     meta = {"name": "bert", "namespace": "default", "uid": "u", "creationTimestamp": stamp}
     pods = [*world.volcano("bert", 2), world.pod("job-0", 8, marks={labels.JOB_INDEX: "0"}, owner="Job/bert")]
     for kind, spec, put in (
-        (PodGroup, {"minMember": minimum}, lambda seen: w.view.put_group(Dialect.VOLCANO, seen)),
-        (Owner, {"completions": one, "parallelism": other}, lambda seen: w.view.put_owner("Job", seen)),
-        (Owner, {"replicas": one}, lambda seen: w.view.put_owner("StatefulSet", seen)),
+        (PodGroup, {"minMember": minimum}, lambda seen: w.view.groups.put_group(Dialect.VOLCANO, seen)),
+        (Owner, {"completions": one, "parallelism": other}, lambda seen: w.view.groups.put_owner("Job", seen)),
+        (Owner, {"replicas": one}, lambda seen: w.view.groups.put_owner("StatefulSet", seen)),
     ):
         try:
             seen = msgspec.json.decode(json.dumps({"metadata": meta, "spec": spec}), type=kind)
@@ -148,7 +148,7 @@ def test_no_podgroup_of_kai_raises_or_takes_a_host_from_others(data):
     ]  # fmt: skip
     honest = world.volcano("honest", 4, priority=5)
     w.put(*odd).put_group("honest", 4).put(*honest)
-    w.view.put_group(Dialect.KAI, seen)
+    w.view.groups.put_group(Dialect.KAI, seen)
     ask_everything(w, odd)
     assert all(len(ignored_terms(each)) < 99 for each in w.view.gangs.values())
     assert len(w.schedule(*honest)) == 4
