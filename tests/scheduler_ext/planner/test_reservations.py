@@ -126,7 +126,7 @@ def test_seats_of_members_to_come_give_way_first_and_only_as_many_as_must():
 
 
 def test_a_shape_of_which_a_row_holds_none_does_not_fit():
-    made, snapshot = reservations(kept("one", 1, [0]))
+    _, snapshot = reservations(kept("one", 1, [0]))
     assert shapes_without_room(snapshot, 0, [GPU8, GPU4, PICKY]) == {PICKY}
     snapshot.charge("stranger", Charge("n0", GPU4, 0))
     assert shapes_without_room(snapshot, 0, [GPU8, GPU4]) == {GPU8}
