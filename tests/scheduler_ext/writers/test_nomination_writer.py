@@ -118,7 +118,7 @@ async def test_who_takes_over_keeps_to_nominations_whatever_it_had_planned():
     older, younger = world.koordinator("g", 2, created=1), world.koordinator("h", 2, created=2)
     for pod in (*older, *younger):
         scene.show(pod, "7")
-    while scene.view.plan_some():
+    while scene.view.plans.plan_some(scene.view.clock.monotonic()):
         pass
     for pod, node in zip(younger, ("a0", "a1"), strict=True):  # as the leader had it, which saw them first
         made = msgspec.to_builtins(pod)
