@@ -23,7 +23,7 @@ from turnout.scheduler_ext.model import EventReason, Evict, GatedPod
 from turnout.scheduler_ext.planner.order import has_started
 from turnout.scheduler_ext.planner.plan_preemption import plan_with_preemption
 from turnout.scheduler_ext.planner.plans import Plans
-from turnout.scheduler_ext.planner.request import PodsOnRows, planned_members
+from turnout.scheduler_ext.planner.request import AbsentMembers, PodsOnRows, planned_members
 from turnout.scheduler_ext.planner.victims import choose_victims, lower_pods
 
 ABSENT_S = 60.0  # how long a gang that moves may be without pods: its controller makes new ones within seconds
@@ -194,9 +194,7 @@ def _nodes_elsewhere(plans: Plans, gang: Gang) -> tuple[str, ...]:
         waiting=members,
         placed_members=(),
         nominated_hosts={},
-        missing_pods=lacking,
-        growth_pods=0,
-        lost_pods=0,
+        absent=AbsentMembers(missing=lacking),
         preferences={},
     )
     plan = plans.try_place(request)

@@ -23,6 +23,7 @@ from turnout.scheduler_ext.planner.order import has_started
 from turnout.scheduler_ext.planner.plan_preemption import plan_with_preemption
 from turnout.scheduler_ext.planner.plans import Plans
 from turnout.scheduler_ext.planner.request import (
+    AbsentMembers,
     GangPlan,
     counts_for_tier,
     is_planned,
@@ -304,9 +305,8 @@ def _seat_among(plans: Plans, gang: Gang, member: GangMember, names: Sequence[st
         *request.placed_members,
         *((m, hosts[m.uid]) for m in gang.members.values() if m.uid in hosts and m is not member),
     )
-    single = replace(
-        request, waiting=(member,), placed_members=placed_members, nominated_hosts={}, missing_pods=0, growth_pods=0
-    )
+    absent = AbsentMembers(lost=request.absent.lost)
+    single = replace(request, waiting=(member,), placed_members=placed_members, nominated_hosts={}, absent=absent)
     seats = {row for row, shape in plan.reserved_pods() if shape == member.shape} if plan else set()
     node = _planned_node(plans, plans.try_place(single, seats.intersection(rows)), member)
     if not node:

@@ -28,7 +28,15 @@ from turnout.scheduler_ext.cluster.view import ClusterView
 from turnout.scheduler_ext.planner.batches import Work
 from turnout.scheduler_ext.planner.place_gang import place
 from turnout.scheduler_ext.planner.ranks import seating_order
-from turnout.scheduler_ext.planner.request import GangPlan, GangRequest, RoomOf, Seat, build_request, planned_members
+from turnout.scheduler_ext.planner.request import (
+    AbsentMembers,
+    GangPlan,
+    GangRequest,
+    RoomOf,
+    Seat,
+    build_request,
+    planned_members,
+)
 from turnout.scheduler_ext.planner.seat_units import PlacedMembers, SeatUnits, begun_pods, has_units, seat_units
 from turnout.scheduler_ext.planner.trees import gangs_of_tree, held_back
 from turnout.topology.model import Refusal, RefusalReason
@@ -318,7 +326,7 @@ def _merged_request(
     unplanned = [other for other in together if other.key not in plans or not plans[other.key].hosts]
     missing = sum(max(0, other.min_pods - len(other.living())) for other in unplanned)
     placed_members = (*request.placed_members, *seated)
-    return replace(request, waiting=waiting, placed_members=placed_members, missing_pods=missing)
+    return replace(request, waiting=waiting, placed_members=placed_members, absent=AbsentMembers(missing))
 
 
 def _merge_gangs(gang: Gang, together: list[Gang]) -> Gang:

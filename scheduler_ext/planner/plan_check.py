@@ -76,8 +76,8 @@ def _min_pods(to_check: _PlanToCheck) -> Iterator[Violation]:
     """
     request, gang = to_check.request, to_check.request.gang
     living = len(gang.living())
-    present = living - len(request.waiting) + len(to_check.planned_hosts) + request.lost_pods
-    needed = min(gang.min_pods, living + request.missing_pods + request.lost_pods)
+    present = living - len(request.waiting) + len(to_check.planned_hosts) + request.absent.lost
+    needed = min(gang.min_pods, living + request.absent.missing + request.absent.lost)
     if present < needed:
         yield Violation(HardTerm.MIN_PODS, needed - present, present, needed)
 

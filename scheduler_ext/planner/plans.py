@@ -45,6 +45,7 @@ from turnout.scheduler_ext.planner.order import (
 )
 from turnout.scheduler_ext.planner.place_gang import request_signature
 from turnout.scheduler_ext.planner.request import (
+    AbsentMembers,
     GangPlan,
     GangRequest,
     HardTerm,
@@ -212,9 +213,7 @@ class Plans:
             self.steps += work.spent_steps
         return replace(
             request,
-            missing_pods=needed,
-            growth_pods=growth,
-            lost_pods=count_lost(self.view, gang, needed),
+            absent=AbsentMembers(needed, growth, count_lost(self.view, gang, needed)),
             distance_rule=self.distance_rule,
             rejected_rows=self.rejected_hosts.rows_by_shape(gang.key),
             excluded_rows=excluded,

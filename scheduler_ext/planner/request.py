@@ -58,6 +58,15 @@ class SoftTerm(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class AbsentMembers:
+    """How many members of a gang do not exist, and why a plan considers them."""
+
+    missing: int = 0  # members that the min needs and that do not exist yet
+    growth: int = 0  # members above the min that do not exist yet; they get seats only if all of them fit
+    lost: int = 0  # deleted members that the min needs: their room must exist, but it is not reserved
+
+
+@dataclass(frozen=True, slots=True)
 class GangRequest:
     """A gang and the known places of its members. Only planned members are in `waiting` and `placed_members`."""
 
@@ -66,9 +75,7 @@ class GangRequest:
     placed_members: tuple[tuple[GangMember, int], ...] = ()  # (member, host) of members that hold a host
     # uid -> host for which our nominator nominated a waiting member; kept while the host has room
     nominated_hosts: Mapping[str, int] = field(default_factory=dict)
-    missing_pods: int = 0  # members that the min needs and that do not exist yet
-    growth_pods: int = 0  # members above the min that do not exist yet; they get seats only if all of them fit
-    lost_pods: int = 0  # deleted members that the min needs: their room must exist, but it is not reserved
+    absent: AbsentMembers = AbsentMembers()  # members that do not exist
     distance_rule: DistanceRule = DistanceRule.ALL_TIERS
     # shape -> marks of the rows that another filter of the scheduler refuses
     rejected_rows: Mapping[PodShape, NDArray[np.bool_]] = field(default_factory=dict, compare=False)

@@ -14,7 +14,7 @@ from turnout.kube.pod_shape import PodShape
 from turnout.scheduler_ext.planner.batches import Work
 from turnout.scheduler_ext.planner.order import GangPosition, order_seats
 from turnout.scheduler_ext.planner.place_gang import place
-from turnout.scheduler_ext.planner.request import GangPlan, GangRequest, PodsOnRows, drop_seats
+from turnout.scheduler_ext.planner.request import AbsentMembers, GangPlan, GangRequest, PodsOnRows, drop_seats
 from turnout.scheduler_ext.planner.reserved_room import StandingPlans, free_beside_plans, room_beside_plans
 from turnout.scheduler_ext.planner.seat_units import seat_units
 from turnout.topology.fabric import Fabric
@@ -65,8 +65,7 @@ def replace_lost_seats(
         waiting=waiting,
         placed_members=(*request.placed_members, *seated),
         nominated_hosts={},
-        missing_pods=0,
-        growth_pods=0,
+        absent=AbsentMembers(lost=request.absent.lost),
     )
     behind = standing_plans.pods_behind(position.last_key)
     extra_pods = remaining.reserved_pods()

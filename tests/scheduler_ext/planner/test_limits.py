@@ -35,7 +35,7 @@ def test_seats_for_members_above_the_min_that_nobody_has_created(total, hoped):
     w, pods = World(1), world.koordinator("bert", 1, minimum=2, total=total)
     w.put(*pods).view.settle(w.now_s)
     request = w.plans.request_of(w.view.gangs[key(w, pods[0])])
-    assert (request.missing_pods, request.growth_pods) == (1, hoped)
+    assert (request.absent.missing, request.absent.growth) == (1, hoped)
 
 
 def test_a_gang_of_which_nothing_is_known_asks_for_nothing():
@@ -49,7 +49,7 @@ def test_a_gang_of_which_nothing_is_known_asks_for_nothing():
         None,
     )
     assert (empty.age, empty.terms.requires_level, empty.has_accelerators) == (("", 0, ""), False, False)
-    assert (GangRequest(empty, ()).missing_pods, GangRequest(empty, ()).growth_pods, GangPlan(empty.key).tier) == (
+    assert (GangRequest(empty, ()).absent.missing, GangRequest(empty, ()).absent.growth, GangPlan(empty.key).tier) == (
         0,
         0,
         0,
