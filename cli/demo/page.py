@@ -12,7 +12,7 @@ from pathlib import Path
 from turnout.autoscaler.settings import Settings
 from turnout.cli.page.access import LocalAccess, Sessions
 from turnout.cli.page.serve import LOOPBACK, local_hosts, serving
-from turnout.cli.page.server import PageSettings
+from turnout.cli.page.viewers import PageSettings
 from turnout.kube.client.api_client import Client
 
 _DEFAULTS = Settings()

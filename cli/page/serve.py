@@ -23,12 +23,14 @@ from turnout.cli.exit_codes import ExitCode
 from turnout.cli.job_names import JobName
 from turnout.cli.page.access import Access, ClusterAccess, LocalAccess, Sessions
 from turnout.cli.page.answers import BadQuery, job_time
+from turnout.cli.page.job_routes import Goodput
 from turnout.cli.page.messages import JobTime, LandingAnswer, LandingRow
 from turnout.cli.page.metrics import PageMetrics
 from turnout.cli.page.prometheus import Prometheus
-from turnout.cli.page.server import Explain, Goodput, PageServer, PageSettings
+from turnout.cli.page.server import Explain, PageServer
 from turnout.cli.page.source import PageSource
 from turnout.cli.page.usage_log import UsageLog
+from turnout.cli.page.viewers import PageSettings
 from turnout.cli.verb_support.find_jobs import found_job
 from turnout.cli.verb_support.gang_landing import explained
 from turnout.cli.verb_support.job_goodput import totals_and_saves_of
@@ -131,8 +133,8 @@ async def serve(settings: Settings, args: argparse.Namespace, print_now: Callabl
         serving(client, settings, ClusterAccess(client, RealClock()), address, lambda _: own, **_sources(args)) as page,
     ):
         source, server = page.source, page.server
-        metrics = PageMetrics(source.data_age_s, lambda: server.viewers)
-        metrics.show_client(lambda: client.requests.counts, source.watches, RealClock())
+        metrics = PageMetrics(source.data_age_s, lambda: server.stream.open_streams)
+        metrics.show_client(lambda: client.requests.counts, source.watches.items, RealClock())
         probes = probe_pages(lambda: unready_reason(source), metrics.page)
         async with serve_pages(*probes_at, probes) as metrics_port:
             log.info("serving", extra={"port": page.port, "metrics_port": metrics_port})
@@ -143,7 +145,7 @@ async def serve(settings: Settings, args: argparse.Namespace, print_now: Callabl
 def unready_reason(source: PageSource) -> str | None:
     """Return why the page shows nothing yet; None after the first observation, whatever happens then."""
     return (
-        None if source.has_synced else "; ".join(source.unsynced_watches()) or "the first observation is not made yet"
+        None if source.has_synced else "; ".join(source.watches.unsynced()) or "the first observation is not made yet"
     )
 
 

@@ -70,6 +70,41 @@ def _ignore(key: Key) -> None:
     """Keep a decision whose Event the API server has deleted."""
 
 
+class PageWatches:
+    """The watches of the page: which of them have listed everything, and which are interrupted."""
+
+    def __init__(self, informers: AutoscalerInformers, clock: Clock) -> None:
+        self._informers, self._clock = informers, clock
+
+    def unsynced(self) -> list[str]:
+        """Return what is watched and whose first list is not complete, each with its error if it has one."""
+        reflectors = self._informers.reflectors
+        errors = {name: reflectors[name].last_error for name in self._informers.unsynced_watches()}
+        return [f"{name} ({error})" if error else name for name, error in errors.items()]
+
+    def interrupted_s(self) -> float:
+        """Return the longest time since the last event of an interrupted watch, in seconds.
+
+        0 if no watch is interrupted.
+        """
+        now_s = self._clock.monotonic()
+        silent = [
+            now_s - each.last_event_s
+            for each in self._informers.reflectors.values()
+            if each.watching_since_s is None and not each.is_unserved
+        ]
+        return max(silent, default=0.0)
+
+    def items(self) -> Iterable[tuple[str, Watch]]:
+        """Return all watches, each as (what it watches, watch)."""
+        return self._informers.reflectors.items()
+
+    def last_error(self) -> str:
+        """Return the error of an interrupted watch; "" if all are open or those that are not have no error."""
+        found = (each for each in self._informers.reflectors.values() if each.watching_since_s is None)
+        return next((each.last_error for each in found if each.last_error), "")
+
+
 class PageSource:
     """The state of the cluster, updated by watches. `changed` is set and replaced at each new version."""
 
@@ -88,6 +123,7 @@ class PageSource:
                 CallbackSink(self._put_event, _ignore, self._informers.news.set),
                 params={"fieldSelector": f"reportingComponent={component}"},
             )
+        self.watches = PageWatches(self._informers, clock)
         self._forecasts = ForecastCache()
         self._observation: Observation | None = None
         self._steps: list[Step] = []
@@ -105,37 +141,9 @@ class PageSource:
         """True after the first observation of everything."""
         return self.state.version > 0
 
-    def unsynced_watches(self) -> list[str]:
-        """Return what is watched and whose first list is not complete, each with its error if it has one."""
-        reflectors = self._informers.reflectors
-        errors = {name: reflectors[name].last_error for name in self._informers.unsynced_watches()}
-        return [f"{name} ({error})" if error else name for name, error in errors.items()]
-
-    def watch_interrupted_s(self) -> float:
-        """Return the longest time since the last event of an interrupted watch, in seconds.
-
-        0 if no watch is interrupted.
-        """
-        now_s = self._clock.monotonic()
-        silent = [
-            now_s - each.last_event_s
-            for each in self._informers.reflectors.values()
-            if each.watching_since_s is None and not each.is_unserved
-        ]
-        return max(silent, default=0.0)
-
     def data_age_s(self) -> float:
         """Return the time since the last observation with all watches open, in seconds."""
-        return max(self._clock.monotonic() - self._observed_s, self.watch_interrupted_s())
-
-    def watches(self) -> Iterable[tuple[str, Watch]]:
-        """Return all watches, each as (what it watches, watch)."""
-        return self._informers.reflectors.items()
-
-    def last_error(self) -> str:
-        """Return the error of an interrupted watch; "" if all are open or those that are not have no error."""
-        found = (each for each in self._informers.reflectors.values() if each.watching_since_s is None)
-        return next((each.last_error for each in found if each.last_error), "")
+        return max(self._clock.monotonic() - self._observed_s, self.watches.interrupted_s())
 
     async def run(self) -> None:
         """Watch and observe until cancelled. An unexpected error ends it."""

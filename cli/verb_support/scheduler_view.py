@@ -69,16 +69,16 @@ async def look(client: Lists, settings: Settings, namespace: str, *, sizes: bool
             maps.append,
             {"fieldSelector": f"metadata.name={name}"},
         ),
-        *(_take(aside, path, PodGroup, partial(gangs.put_group, dialect)) for dialect, path in groups.items()),
-        *(_take(aside, path, PodGroup, gangs.put_composite) for path in composites),
-        *(_take(aside, path, Owner, partial(gangs.put_owner, kind)) for kind, path in owners.items()),
+        *(_take(aside, path, PodGroup, partial(gangs.groups.put_group, dialect)) for dialect, path in groups.items()),
+        *(_take(aside, path, PodGroup, gangs.groups.put_composite) for path in composites),
+        *(_take(aside, path, Owner, partial(gangs.groups.put_owner, kind)) for kind, path in owners.items()),
     ]
     await asyncio.gather(*works)
     once.check()
     fabric, fault = _map(maps, settings.configmap, bool(once.unreadable_configmaps))
-    gangs.set_map(fabric)
+    gangs.layout.set_map(fabric)
     for node in nodes:
-        gangs.put_node(node)
+        gangs.layout.put_node(node)
     for pod in pods:
         gangs.put_pod(pod)
     return SchedulerView(gangs, tuple(nodes), tuple(pods), fabric, fault, once.missing(), aside.missing())

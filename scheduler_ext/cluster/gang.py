@@ -10,11 +10,9 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from math import prod
 
-from turnout.jobs.gang import LEADER_WORKER_SET, Dialect, GangKey, Repair, most_patient
-from turnout.jobs.wishes.model import NOTHING, Ancestor, GroupRule, Level, Wish
-from turnout.kube import labels
+from turnout.jobs.gang import Dialect, GangKey, Repair, most_patient
+from turnout.jobs.wishes.model import NOTHING, GroupRule, Level, Wish
 from turnout.scheduler_ext.cluster.gang_terms import GangTerms, common_multiple, terms_of_gang
 from turnout.scheduler_ext.cluster.member import GangMember
 
@@ -205,9 +203,10 @@ class Gang:
     def stated_terms(self) -> object:
         """A value of all that its PodGroup, owner and pods state: a plan is valid while the value stays equal."""
         sizes = self.min_pods, self.total, self.max_pods, self.min_by_role
-        nearness = self.tier, self.multiple, self.layers, self.group_rules, self.mesh, self.balanced, self.fills_holes
-        with_others = self.exclusive_tier, self.exclusive_set, self.together_name, self.together_size, self.one_domain
-        return sizes, nearness, with_others, self.ancestors, self.repair
+        terms, sets = self.terms, self.terms.sets
+        nearness = self.tier, self.multiple, self.layers, terms.group_rules, self.mesh, terms.balanced, self.fills_holes
+        together = sets.together_name, sets.together_size, sets.one_domain
+        return sizes, nearness, self.exclusive_tier, self.exclusive_set, together, terms.ancestors, self.repair
 
     @property
     def min_by_role(self) -> tuple[tuple[str, int], ...]:
@@ -262,11 +261,6 @@ class Gang:
         return self._summary.names_pod_group if self.sizing is None else self.sizing.lacks_parent
 
     @property
-    def is_leader_worker_group(self) -> bool:
-        """True if it is a group of a LeaderWorkerSet."""
-        return self.key.dialect == Dialect.OWNER.value and self.key.name.startswith(LEADER_WORKER_SET)
-
-    @property
     def has_accelerators(self) -> bool:
         """True if any member asks for an accelerator."""
         return any(m.gpus for m in self.members.values())
@@ -282,7 +276,7 @@ class Gang:
             return self.sizing.min_pods
         stated = self._summary.min_pods
         one_by_one = self.key.dialect == Dialect.OWNER.value and not (
-            self.requires_level or self.layers or self.group_rules
+            self.terms.requires_level or self.layers or self.terms.group_rules
         )
         return stated or (0 if one_by_one else self.total)
 
@@ -296,26 +290,6 @@ class Gang:
         return cached[2]
 
     @property
-    def preferences(self) -> Sequence[Wish]:
-        """The wishes whose preferences count: the different wishes of its members, else the wish of its PodGroup."""
-        return self.terms.preferences
-
-    @property
-    def wishes(self) -> Sequence[Wish]:
-        """The wishes whose hard terms count: the wish of its PodGroup, and the different wishes of its members."""
-        return self.terms.wishes
-
-    @property
-    def requires_level(self) -> bool:
-        """True if the gang must stay within a tier. The statement of one member is enough."""
-        return bool(self.terms.required_levels)
-
-    @property
-    def places_all_members(self) -> bool:
-        """True if members without an accelerator must have their places, too."""
-        return self.terms.places_all_members
-
-    @property
     def tier(self) -> int | None:
         """The widest tier allowed: the narrowest tier that its PodGroup or a member states in any dialect.
 
@@ -323,16 +297,6 @@ class Gang:
         """
         levels = self.terms.required_levels
         return min((self.label_tiers.get(level, self.known_tier(level)) for level in levels), default=None)
-
-    @property
-    def required_levels(self) -> tuple[Level, ...]:
-        """The levels required of the whole gang, without the levels of its groups and of its runs of ranks."""
-        return self.terms.required_levels
-
-    @property
-    def levels(self) -> tuple[Level, ...]:
-        """The levels of the gang and of its runs of ranks, which all members must keep to."""
-        return self.terms.levels
 
     @property
     def multiple(self) -> int:
@@ -356,14 +320,9 @@ class Gang:
                 found.append((tier, layer.size))
         return tuple(found)
 
-    @property
-    def group_rules(self) -> tuple[GroupRule, ...]:
-        """The rules that make groups within the gang."""
-        return self.terms.group_rules
-
     def groups_by_uid(self) -> dict[str, GangGroup]:
         """Return uid -> group of the living members that are in a group; other members are absent."""
-        rules = self.group_rules
+        rules = self.terms.group_rules
         return group_members(rules, sorted(self.living(), key=rank_sort_key), self.known_tier) if rules else {}
 
     @property
@@ -374,37 +333,12 @@ class Gang:
         return () if self.layers else self.terms.mesh
 
     @property
-    def balanced(self) -> bool:
-        """True if the gang prefers an equal number of pods under each leaf."""
-        return self.terms.balanced
-
-    @property
-    def together_name(self) -> str:
-        """The name that gangs share if they are placed all or none; "" for none."""
-        return self.terms.sets.together_name
-
-    @property
-    def together_size(self) -> int:
-        """The largest number of gangs of that name that its PodGroup or a member states; 0 if none states it."""
-        return self.terms.sets.together_size
-
-    @property
-    def ancestors(self) -> tuple[Ancestor, ...]:
-        """The CompositePodGroups above its PodGroup, the outermost first; nothing for a gang in no tree."""
-        return self.terms.ancestors
-
-    @property
-    def one_domain(self) -> bool:
-        """True if the gangs of that name share one domain."""
-        return self.terms.sets.one_domain
-
-    @property
     def exclusive_set(self) -> str:
         """The name of the set whose gangs share no domain: the first that its PodGroup or a member states.
 
         If none states it, the JobSet or LeaderWorkerSet that contains the gang; "" for none.
         """
-        return self.terms.sets.exclusive_set or self.parent_set
+        return self.terms.sets.exclusive_set or self._summary.parent_set
 
     @property
     def exclusive_tier(self) -> int | None:
@@ -432,11 +366,6 @@ class Gang:
         return most_patient(m.membership.repair for m in self.members.values() if m.membership.repair is not None)
 
     @property
-    def parent_set(self) -> str:
-        """The set of gangs that contains the gang; "" for none."""
-        return self._summary.parent_set
-
-    @property
     def fills_holes(self) -> bool:
         """True if the gang prefers the smallest holes wherever they are, and has no required level."""
         return self.terms.fills_holes and not self.has_any_level
@@ -444,49 +373,7 @@ class Gang:
     @property
     def has_any_level(self) -> bool:
         """True if the gang, its groups or its runs of ranks must stay within a level."""
-        return self.places_all_members or bool(self.layers)
-
-    def ignored_terms(self) -> list[str]:
-        """Return a sentence for each term of the gang's wishes that is not kept, without duplicates; [] for none.
-
-        These are terms that a wish lists as ignored, levels that nothing here knows, and parts that contradict the rest
-        of the wish or the gang's size. A term that gives way to another source is not among them (`ignored_wishes.py`).
-        """
-        found = [sentence for wish in self.wishes for sentence in wish.ignored]
-        for wish in self.wishes:
-            for level in self._unknown_levels(wish):
-                name = repr(str(level)[:80])
-                found.append(f"{wish.source} names {name}, which is no level here: it counts as a leaf")
-            found += self._ignored_parts(wish)
-        return list(dict.fromkeys(found))
-
-    def _ignored_parts(self, wish: Wish) -> Iterator[str]:
-        """Yield a sentence for each part of a wish that contradicts another part or the gang's size; nothing if none
-        does.
-        """
-        if wish.balanced and (wish.layers or wish.mesh or self.group_rules):
-            yield f"{labels.BALANCED} is not kept beside layers, groups or a mesh"
-        if wish.mesh and not self._matches_mesh(wish.mesh):
-            yield f"{labels.MESH} is not kept: the gang has not as many accelerators, alike on each pod"
-        if wish.exclusion.level is not None and not self.exclusive_set:
-            yield f"{labels.APART} is not kept without {labels.APART_SET}: the pod is in no set"
-
-    def _unknown_levels(self, wish: Wish) -> list[Level]:
-        """Return the levels of a wish that the map and the node labels do not know."""
-        inner = [*(layer.level for layer in wish.layers), *(rule.level for rule in wish.groups)]
-        levels = (*wish.levels, *inner, wish.exclusion.level)
-        return [level for level in levels if level is not None and self.tier_of(level) is None]
-
-    def _matches_mesh(self, axes: tuple[tuple[str, int], ...]) -> bool:
-        """Return False if the mesh has another number of ranks than the gang has accelerators.
-
-        True also if no number of members is announced, if the members that have accelerators have different numbers of
-        them, or if none has any. axes: (axis, ranks along it).
-        """
-        gpus = {member.gpus for member in self.members.values() if member.gpus}
-        return (
-            not self.expected_pods or len(gpus) != 1 or prod(size for _, size in axes) == self.expected_pods * max(gpus)
-        )
+        return self.terms.places_all_members or bool(self.layers)
 
     def known_tier(self, level: Level) -> int:
         """Return the tier of a level. An unknown level counts as a leaf."""
@@ -538,6 +425,11 @@ class Gang:
         return created, self.version, uid
 
 
+def waiting_gangs(gangs: Iterable[Gang]) -> Iterator[Gang]:
+    """Yield the gangs with a waiting member, in their order."""
+    return (gang for gang in gangs if any(member.is_waiting for member in gang.members.values()))
+
+
 def rank_sort_key(member: GangMember) -> tuple[str, float, str]:
     """Return the sort key of a member: by role, then by rank, then by name.
 
@@ -545,3 +437,37 @@ def rank_sort_key(member: GangMember) -> tuple[str, float, str]:
     """
     rank = member.membership.rank
     return member.membership.role, rank if rank is not None else math.inf, member.name
+
+
+class GangChanges:
+    """The gangs that changed since their plans were updated, and how."""
+
+    def __init__(self) -> None:
+        # uids of the members that got a node or took one; None where the gang has changed in any other way, too
+        self._placed_uids: dict[GangKey, set[str] | None] = {}
+
+    def add(self, key: GangKey) -> None:
+        """Note that a gang has changed in any way."""
+        self._placed_uids[key] = None
+
+    def add_placed(self, key: GangKey, uid: str) -> None:
+        """Note that only the node or the nomination of one member has changed.
+
+        An earlier `add` of the gang stays in force.
+        """
+        if (uids := self._placed_uids.setdefault(key, set())) is not None:
+            uids.add(uid)
+
+    def placed_uids(self, key: GangKey) -> set[str] | None:
+        """Return the uids of the members whose place is all that has changed in a gang: the stored set itself.
+
+        None if the gang has changed in another way, too, or not at all.
+        """
+        return self._placed_uids.get(key)
+
+    def clear(self) -> None:
+        """Forget all changes."""
+        self._placed_uids.clear()
+
+    def __iter__(self) -> Iterator[GangKey]:
+        return iter(self._placed_uids)

@@ -25,7 +25,8 @@ class GangSets:
 
         gang: None for a deleted gang, which is removed from its set, as is a gang that names no set any more.
         """
-        name = (key.namespace, gang.together_name) if gang is not None and gang.together_name else None
+        together_name = gang.terms.sets.together_name if gang is not None else ""
+        name = (key.namespace, together_name) if together_name else None
         before = self._set_of.pop(key, None)
         if before is not None:
             self._oldest.pop(before, None)

@@ -48,6 +48,11 @@ class GangTerms:
     sets: SetTerms
 
     @property
+    def requires_level(self) -> bool:
+        """True if the gang must stay within a tier. The statement of one member is enough."""
+        return bool(self.required_levels)
+
+    @property
     def places_all_members(self) -> bool:
         """True if members without an accelerator must have their places, too: the gang or a group requires a level."""
         return bool(self.required_levels) or any(rule.level is not None for rule in self.group_rules)

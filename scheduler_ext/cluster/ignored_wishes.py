@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from math import prod
 from operator import attrgetter
 
 from turnout.jobs.gang import Dialect
-from turnout.jobs.wishes.model import NOTHING, Mode, Wish
+from turnout.jobs.wishes.model import NOTHING, Level, Mode, Wish
 from turnout.kube import labels
 from turnout.scheduler_ext.cluster.gang import Gang
 from turnout.scheduler_ext.cluster.member import GangMember
@@ -34,9 +35,53 @@ def ignored_wishes(view: ClusterView, member: GangMember) -> Iterator[str]:
     if is_single and wish.source and wish.mode is Mode.NEAR:
         yield f"{wish.source} is not kept: the pod belongs to no gang, and has no index among pods of one owner"
     if gang is not None:
-        yield from gang.ignored_terms()
+        yield from ignored_terms(gang)
         yield from _overruled_wishes(gang)
         yield from _outside(view, gang)
+
+
+def ignored_terms(gang: Gang) -> list[str]:
+    """Return a sentence for each term of the gang's wishes that is not kept, without duplicates; [] for none.
+
+    These are terms that a wish lists as ignored, levels that nothing here knows, and parts that contradict the rest
+    of the wish or the gang's size. A term that gives way to another source is not among them (`_overruled_wishes`).
+    """
+    found = [sentence for wish in gang.terms.wishes for sentence in wish.ignored]
+    for wish in gang.terms.wishes:
+        for level in _unknown_levels(gang, wish):
+            name = repr(str(level)[:80])
+            found.append(f"{wish.source} names {name}, which is no level here: it counts as a leaf")
+        found += _ignored_parts(gang, wish)
+    return list(dict.fromkeys(found))
+
+
+def _ignored_parts(gang: Gang, wish: Wish) -> Iterator[str]:
+    """Yield a sentence for each part of a wish that contradicts another part or the gang's size; nothing if none
+    does.
+    """
+    if wish.balanced and (wish.layers or wish.mesh or gang.terms.group_rules):
+        yield f"{labels.BALANCED} is not kept beside layers, groups or a mesh"
+    if wish.mesh and not _matches_mesh(gang, wish.mesh):
+        yield f"{labels.MESH} is not kept: the gang has not as many accelerators, alike on each pod"
+    if wish.exclusion.level is not None and not gang.exclusive_set:
+        yield f"{labels.APART} is not kept without {labels.APART_SET}: the pod is in no set"
+
+
+def _unknown_levels(gang: Gang, wish: Wish) -> list[Level]:
+    """Return the levels of a wish that the map and the node labels do not know."""
+    inner = [*(layer.level for layer in wish.layers), *(rule.level for rule in wish.groups)]
+    levels = (*wish.levels, *inner, wish.exclusion.level)
+    return [level for level in levels if level is not None and gang.tier_of(level) is None]
+
+
+def _matches_mesh(gang: Gang, axes: tuple[tuple[str, int], ...]) -> bool:
+    """Return False if the mesh has another number of ranks than the gang has accelerators.
+
+    True also if no number of members is announced, if the members that have accelerators have different numbers of
+    them, or if none has any. axes: (axis, ranks along it).
+    """
+    gpus = {member.gpus for member in gang.members.values() if member.gpus}
+    return not gang.expected_pods or len(gpus) != 1 or prod(size for _, size in axes) == gang.expected_pods * max(gpus)
 
 
 def _overruled_wishes(gang: Gang) -> Iterator[str]:
@@ -44,7 +89,7 @@ def _overruled_wishes(gang: Gang) -> Iterator[str]:
     yield from _overruled_preferences(gang)
     grouped, together = _first(gang, attrgetter("groups")), _first(gang, attrgetter("together"))
     own = gang.sizing.wish if gang.sizing is not None else NOTHING
-    for wish in gang.wishes:
+    for wish in gang.terms.wishes:
         runs = {(gang.known_tier(layer.level), layer.size) for layer in wish.layers}
         if own.layers and not all(tier == 0 or (tier, size) in gang.layers for tier, size in runs):
             yield f"{wish.source} is not kept beside the runs of ranks of {own.source}"
@@ -56,14 +101,14 @@ def _overruled_wishes(gang: Gang) -> Iterator[str]:
 
 def _first(gang: Gang, term: Callable[[Wish], object]) -> Wish:
     """Return the first of the gang's wishes that states a term; NOTHING if no wish states it."""
-    return next((wish for wish in gang.wishes if term(wish)), NOTHING)
+    return next((wish for wish in gang.terms.wishes if term(wish)), NOTHING)
 
 
 def _overruled_preferences(gang: Gang) -> Iterator[str]:
     """Yield a sentence for each preference that gives way to a hard term, with the source of that term."""
     firm = _first(gang, attrgetter("requires")).requires
     layered, grouped = _first(gang, attrgetter("layers")), _first(gang, attrgetter("groups"))
-    for wish in gang.preferences:
+    for wish in gang.terms.preferences:
         if wish.only_prefers and firm and not wish.levels:
             yield f"{wish.source} is not kept beside {firm}, which requires a level"
         elif wish.mode is Mode.FILL and gang.has_any_level:
@@ -92,7 +137,7 @@ def _strays(view: ClusterView, gang: Gang, tier: int) -> list[str]:
     tier: of the domain. Empty if no member with an accelerator is bound.
     """
     row, rows = view.fabric.switch_of[min(tier, view.fabric.tiers)], view.snapshot.row_of
-    if (domains := view.levels.label_domains(gang.required_levels)) is not None:
+    if (domains := view.levels.label_domains(gang.terms.required_levels)) is not None:
         row = domains.row_domains
     bound = [(member, int(row[rows[member.node]])) for member in gang.members.values() if member.node in rows]
     domain = {switch for member, switch in bound if member.gpus}

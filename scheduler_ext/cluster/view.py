@@ -1,74 +1,32 @@
-"""The cluster as the extender knows it: pods in gangs, PodGroups and owners, and the free room on nodes.
+"""The cluster as the extender knows it: pods in gangs, and the free room on nodes.
 
 Objects may be put in any order and any number of times. Questions are about one gang at a time. One thread changes the
-view, never during a request. `planner/plans.py` decides which gang gets which host.
+view, never during a request. PodGroups and owners are in `pod_group_index.py`, the map and the addresses of nodes in
+`host_layout.py`. `planner/plans.py` decides which gang gets which host.
 """
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Collection, Iterator
-from dataclasses import replace
 
 import numpy as np
 
-from turnout.jobs.gang import Dialect, GangKey, role_of, subgroup_role
-from turnout.jobs.wishes import kai
-from turnout.jobs.wishes.merge import min_pods_by_task, native_min, wish_of_pod_group, wish_of_pod_group_annotations
+from turnout.jobs.gang import Dialect, GangKey
 from turnout.kube.errors import BadQuantity, KubeError, TooComplex
 from turnout.kube.node_capacity import ClusterSnapshot
-from turnout.kube.objects import Node, Owner, Pod, PodGroup
+from turnout.kube.objects import Pod
 from turnout.kube.pod_shape import Term, admission_view, preference
 from turnout.kube.resource_table import Charge, Rows
-from turnout.scheduler_ext.cluster.composites import CompositeGroups, parent_name
-from turnout.scheduler_ext.cluster.gang import Gang, Sizing
+from turnout.scheduler_ext.cluster.awaited_members import MAX_PATIENCE_S, AwaitedMembers
+from turnout.scheduler_ext.cluster.gang import Gang, GangChanges
 from turnout.scheduler_ext.cluster.gang_sets import GangSets
+from turnout.scheduler_ext.cluster.host_layout import HostLayout
 from turnout.scheduler_ext.cluster.levels import Levels
 from turnout.scheduler_ext.cluster.member import GangMember, member_of
-from turnout.topology.fabric import EMPTY, Fabric, with_unmapped_hosts
+from turnout.scheduler_ext.cluster.pod_group_index import PodGroupIndex
+from turnout.topology.fabric import EMPTY, Fabric
 
 _VERSION = re.compile(r"[0-9]{1,20}")  # 64 bits
-PATIENCE_S = 30.0  # how long room is reserved for announced members after the last member came
-MAX_PATIENCE_S = 300.0  # from the first member on, once in a gang's life, whatever size is stated later
-# A LeaderWorkerSet with the start-up policy LeaderReady makes the workers once the leader is ready: room for up to so
-# many workers is reserved while the leader runs, so long after it came.
-MAX_LEADER_WAIT_S = 1_800.0
-MAX_AWAITED_WORKERS = 64
-
-
-class GangChanges:
-    """The gangs that changed since their plans were updated, and how."""
-
-    def __init__(self) -> None:
-        # uids of the members that got a node or took one; None where the gang has changed in any other way, too
-        self._placed_uids: dict[GangKey, set[str] | None] = {}
-
-    def add(self, key: GangKey) -> None:
-        """Note that a gang has changed in any way."""
-        self._placed_uids[key] = None
-
-    def add_placed(self, key: GangKey, uid: str) -> None:
-        """Note that only the node or the nomination of one member has changed.
-
-        An earlier `add` of the gang stays in force.
-        """
-        if (uids := self._placed_uids.setdefault(key, set())) is not None:
-            uids.add(uid)
-
-    def placed_uids(self, key: GangKey) -> set[str] | None:
-        """Return the uids of the members whose place is all that has changed in a gang: the stored set itself.
-
-        None if the gang has changed in another way, too, or not at all.
-        """
-        return self._placed_uids.get(key)
-
-    def clear(self) -> None:
-        """Forget all changes."""
-        self._placed_uids.clear()
-
-    def __iter__(self) -> Iterator[GangKey]:
-        return iter(self._placed_uids)
 
 
 class ClusterView:
@@ -91,19 +49,10 @@ class ClusterView:
         self.unreadable_pods = 0  # pods that could not be read, in all
         self.lifts_gates = False  # True if this process lifts our placement gates: gated pods then wait for a plan
         self._gpu_resources = gpu_resources
-        self._map: Fabric = EMPTY
-        self._ips: dict[str, str] = {}
-        self._stale_layout = True
-        self.composites = CompositeGroups()
+        self.layout = HostLayout(self.snapshot)
+        self.groups = PodGroupIndex(self.gangs, self.changed_gangs)
+        self.awaited_members = AwaitedMembers(self.gangs, self.changed_gangs, self.node_of)
         self.sets = GangSets()
-        self._sizings: dict[GangKey, Sizing] = {}
-        self._sizings_in_trees: dict[GangKey, Sizing] = {}  # of PodGroups with a parent: their own terms alone
-        self._gangs_with_new_members: dict[GangKey, None] = {}  # gangs with a new member since the last update
-        self._wait_until_s: dict[
-            GangKey, float
-        ] = {}  # until when room is reserved for the missing members of each gang
-        self._incomplete_since_s: dict[GangKey, float] = {}  # gangs that lacked members, and when that was first so
-        self._next_expiry_s = math.inf  # when the first of them need not be waited for any more
 
     # Sightings.
 
@@ -147,111 +96,6 @@ class ClusterView:
         if member is not None:
             self._leave(member)
 
-    def put_group(self, dialect: Dialect, group: PodGroup) -> None:
-        """Store what a PodGroup of one dialect states: its min, roles, queue and terms.
-
-        They replace its earlier statements.
-        """
-        meta = group.metadata
-        key = GangKey(meta.namespace, meta.name, dialect.value)
-        spec, created, notes = group.spec, meta.creation_timestamp or "", meta.annotations or {}
-        if dialect is Dialect.KAI:
-            kai_group = kai.read_pod_group(
-                spec.min_member, spec.min_sub_group, spec.sub_groups, spec.topology_constraint
-            )
-            roles = tuple((subgroup_role(name), count) for name, count in kai_group.subgroups)
-            wish = kai_group.wish if kai_group.wish.source else wish_of_pod_group_annotations(notes)
-            self._set_sizing(
-                key, Sizing(kai_group.min_pods, None, meta.uid, created, meta.name, wish, spec.queue, roles)
-            )
-            return
-        min_pods = native_min(spec.scheduling_policy) if dialect is Dialect.NATIVE else spec.min_member
-        fields = spec.network_topology, spec.sub_group_policy, spec.scheduling_constraints
-        wish = wish_of_pod_group(*fields, notes)
-        roles = tuple((role_of(task), count) for task, count in min_pods_by_task(spec.min_task_member))
-        sizing = Sizing(min_pods, None, meta.uid, created, meta.name, wish, spec.queue, roles)
-        if dialect is Dialect.NATIVE:
-            sizing = self._in_tree(key, sizing, parent_name(group))
-        self._set_sizing(key, sizing)
-
-    def _in_tree(self, key: GangKey, sizing: Sizing, parent: str) -> Sizing:
-        """Store the parent of a PodGroup, and return its statements with the terms of its tree.
-
-        sizing: its own statements. parent: the name of its CompositePodGroup; "" for a PodGroup in no tree, whose
-        statements are returned unchanged.
-        """
-        self.composites.put_gang(key, parent, sizing.created, sizing.uid)
-        if not parent:
-            self._sizings_in_trees.pop(key, None)
-            return sizing
-        self._sizings_in_trees[key] = sizing
-        return self.composites.with_terms(key, sizing)
-
-    def drop_group(self, dialect: Dialect, namespace: str, name: str) -> None:
-        """Remove a PodGroup. The annotations of its pods count from now on. Does nothing for an unknown one."""
-        key = GangKey(namespace, name, dialect.value)
-        self.composites.drop_gang(key)
-        self._sizings_in_trees.pop(key, None)
-        self._set_sizing(key, None)
-
-    def put_composite(self, group: PodGroup) -> None:
-        """Add or update a CompositePodGroup, and store the new terms of the PodGroups below it."""
-        self._update_trees(self.composites.put(group))
-
-    def drop_composite(self, namespace: str, name: str) -> None:
-        """Remove a CompositePodGroup, and store the new terms of the PodGroups below it, also for an unknown one."""
-        self._update_trees(self.composites.drop(namespace, name))
-
-    def _update_trees(self, keys: Collection[GangKey]) -> None:
-        """Store the terms of PodGroups whose tree has changed, and mark their gangs as changed.
-
-        keys: of PodGroups with a parent.
-        """
-        for key in keys:
-            self._set_sizing(key, self.composites.with_terms(key, self._sizings_in_trees[key]))
-            if key in self.gangs:  # the terms of a sibling may have changed, too
-                self.changed_gangs.add(key)
-
-    def put_owner(self, kind: str, owner: Owner) -> None:
-        """Add or update a Job or StatefulSet, which states how many pods it will have.
-
-        kind: "Job" or "StatefulSet". The number is the smaller of a Job's parallelism and completions, or the replicas;
-        1 if the owner states none. A stated 0 counts as unknown. Such pods start together only if their own annotations
-        require it.
-        """
-        spec, meta = owner.spec, owner.metadata
-        if kind == "Job":
-            bounds = [n for n in (spec.parallelism, spec.completions) if n is not None]
-            total = min(bounds, default=1)
-        else:
-            total = spec.replicas if spec.replicas is not None else 1
-        key = GangKey(meta.namespace, f"{kind}/{meta.name}", Dialect.OWNER.value)
-        self._set_sizing(key, Sizing(None, total or None, meta.uid, meta.creation_timestamp or "", meta.name))
-
-    def drop_owner(self, kind: str, namespace: str, name: str) -> None:
-        """Remove a Job or StatefulSet, so that its number of pods is not known. kind: "Job" or "StatefulSet"."""
-        self._set_sizing(GangKey(namespace, f"{kind}/{name}", Dialect.OWNER.value), None)
-
-    def put_node(self, node: Node) -> None:
-        """Add or update a node. If its name or its InternalIP is new, the next `settle` lays the tables out again."""
-        name = node.metadata.name
-        ip = next((a.address for a in node.status.addresses or () if a.type == "InternalIP"), "")
-        if self._ips.get(name) != ip:
-            self._ips[name] = ip
-            self._stale_layout = True
-        if not self.snapshot.put_node(node):
-            self._stale_layout = True
-
-    def drop_node(self, name: str) -> None:
-        """Remove a node. Its row in the tables is removed with the next new layout."""
-        self._ips.pop(name, None)
-        self.snapshot.drop_node(name)
-
-    def set_map(self, fabric: Fabric) -> None:
-        """Use a new fabric, whose hosts have the names of the map: InternalIPs or node names."""
-        self._map = fabric
-        self._stale_layout = True
-
     # Answers.
 
     def settle(self, now_s: float) -> None:
@@ -265,14 +109,17 @@ class ClusterView:
             if member is not None:
                 self._charge(member)
                 self.changed_gangs.add(member.membership.key)
-        self._wait_for_members(now_s)
+        self.awaited_members.update(now_s)
         for key in self.changed_gangs:
             gang = self.gangs.get(key)
             self.sets.update(key, gang)
             if gang is not None and any(self.node_of(member) for member in gang.members.values()):
                 gang.note_member_has_host(now_s, MAX_PATIENCE_S)
-        if self._stale_layout:
-            self._lay_out()
+        if self.layout.is_stale:
+            self.fabric = self.layout.lay_out()
+            self.snapshot.set_row_order(self.fabric.hosts)
+            self.levels.use(self.fabric)
+            self.layout_version += 1
 
     def assume(self, member: GangMember, node: str, now_s: float) -> None:
         """Charge a node with a pod that was just sent there, until the watch shows where it went, or the assumption
@@ -321,33 +168,13 @@ class ClusterView:
         assumed = self.assumed_pods.node_of(member.uid)
         if assumed:
             return assumed
-        if not self._node_exists(member.nominated) or (
+        if member.nominated not in self.snapshot.nodes or (
             member.nominated_by_us and member.membership.key.dialect != Dialect.ALONE.value
         ):
             return ""
         return member.nominated
 
-    def missing_pods(self, gang: Gang) -> int:
-        """Count the members that do not exist yet and for which room is reserved.
-
-        The count is 0 once no new member has come for PATIENCE_S, MAX_PATIENCE_S after the gang was first incomplete,
-        and once the gang was complete. So no room is reserved for pods that never come or have ended. The workers of a
-        LeaderWorkerSet are waited for longer (MAX_LEADER_WAIT_S).
-        """
-        return max(0, gang.total - len(gang.living())) if gang.key in self._wait_until_s else 0
-
-    def mapped_hosts(self) -> int:
-        """Count the hosts that the map knows, with or without a node."""
-        return self.fabric.mapped_count
-
-    def waiting_gangs(self) -> Iterator[Gang]:
-        """Yield the gangs with a waiting member, in no order."""
-        return (gang for gang in self.gangs.values() if any(m.is_waiting for m in gang.members.values()))
-
     # Inside.
-
-    def _node_exists(self, node: str) -> bool:
-        return bool(node) and node in self.snapshot.nodes
 
     def _charge(self, member: GangMember) -> None:
         """Charge a member's node with its requests; release them if the member has no node."""
@@ -356,45 +183,6 @@ class ClusterView:
             self.snapshot.charge(member.uid, Charge(node, member.shape, member.priority))
         else:
             self.snapshot.release(member.uid)
-
-    def _wait_for_members(self, now_s: float) -> None:
-        """Update until when room is reserved for members that do not exist yet.
-
-        Each new member prolongs the time to PATIENCE_S from now, at most MAX_PATIENCE_S after the gang was first
-        incomplete. After that time no room is reserved, and the gang is marked as changed; the workers of a
-        LeaderWorkerSet are waited for longer (`_awaits_workers`). A complete gang is not waited for. now_s: by the
-        monotonic clock.
-        """
-        for key in self._gangs_with_new_members:
-            gang = self.gangs[key]
-            if 0 < gang.expected_pods <= len(gang.living()):
-                self._wait_until_s.pop(key, None)
-                continue
-            since_s = self._incomplete_since_s.setdefault(key, now_s)
-            self._wait_until_s[key] = min(now_s + PATIENCE_S, since_s + MAX_PATIENCE_S)
-            self._next_expiry_s = min(self._next_expiry_s, self._wait_until_s[key])
-        self._gangs_with_new_members.clear()
-        if now_s < self._next_expiry_s:
-            return
-        for key in [key for key, until_s in self._wait_until_s.items() if until_s <= now_s]:
-            if self._awaits_workers(self.gangs[key], now_s):
-                self._wait_until_s[key] = now_s + PATIENCE_S
-                continue
-            del self._wait_until_s[key]
-            self.changed_gangs.add(key)
-        self._next_expiry_s = min(self._wait_until_s.values(), default=math.inf)
-
-    def _awaits_workers(self, gang: Gang, now_s: float) -> bool:
-        """Return True if the leader of a LeaderWorkerSet group holds a host and its workers may still come.
-
-        False if more than MAX_AWAITED_WORKERS are missing, or MAX_LEADER_WAIT_S after the group was first incomplete.
-        now_s: by the monotonic clock.
-        """
-        since_s = self._incomplete_since_s.get(gang.key, -math.inf)
-        missing = gang.total - len(gang.living())
-        if not gang.is_leader_worker_group or missing > MAX_AWAITED_WORKERS or now_s >= since_s + MAX_LEADER_WAIT_S:
-            return False
-        return any(m.membership.rank == 0 and self.node_of(m) for m in gang.living())
 
     def _join(self, member: GangMember, version: str, old: GangMember | None) -> None:
         """Add a pod to its gang, which is created with its first pod, and mark the gang as changed.
@@ -407,12 +195,12 @@ class ClusterView:
         if gang is None:
             gang = self.gangs[key] = Gang(
                 key,
-                sizing=self._sizings.get(key),
+                sizing=self.groups.sizing_of(key),
                 version=int(version) if _VERSION.fullmatch(version) else 0,
                 tier_of=self.levels.tier_of,
             )
         if old is None:
-            self._gangs_with_new_members[key] = None
+            self.awaited_members.note_new_member(key)
         gang.join(member)
         if old is not None and member.differs_only_in_place(old):
             self.changed_gangs.add_placed(key, member.uid)
@@ -431,48 +219,7 @@ class ClusterView:
         self.changed_gangs.add(key)
         if not gang.members:
             del self.gangs[key]
-            for table in (self._wait_until_s, self._incomplete_since_s):
-                table.pop(key, None)
-            self._gangs_with_new_members.pop(key, None)
-
-    def _set_sizing(self, key: GangKey, sizing: Sizing | None) -> None:
-        """Store the sizes that a PodGroup or owner states for a gang, and mark the gang as changed if they differ.
-
-        sizing: None removes them.
-        """
-        if sizing is None:
-            self._sizings.pop(key, None)
-        else:
-            self._sizings[key] = sizing
-        gang = self.gangs.get(key)
-        if gang is not None and gang.sizing != sizing:
-            gang.sizing = sizing
-            self.changed_gangs.add(key)
-
-    def _lay_out(self) -> None:
-        """Rebuild the fabric and the tables: the map's hosts under the names of their nodes, then the nodes off the
-        map.
-
-        Host ids get a new meaning, so `layout_version` is raised.
-        """
-        names = sorted(self._ips, reverse=True)  # of two nodes with one address the first by name has it
-        by_key = {self._ips[name]: name for name in names if self._ips[name]} | {name: name for name in names}
-        known = with_node_names(self._map, by_key)
-        on_map = set(known.hosts)
-        self.fabric = with_unmapped_hosts(known, sorted(name for name in self._ips if name not in on_map))
-        self.snapshot.set_row_order(self.fabric.hosts)
-        self.levels.use(self.fabric)
-        self.layout_version += 1
-        self._stale_layout = False
-
-
-def with_node_names(fabric: Fabric, by_key: dict[str, str]) -> Fabric:
-    """Return a copy of the fabric with the hosts named like their nodes. A host without a node keeps its name.
-
-    by_key: name or InternalIP of a host -> name of its node.
-    """
-    hosts = tuple(by_key.get(host, host) for host in fabric.hosts)
-    return replace(fabric, hosts=hosts, id_of_host={name: host for host, name in enumerate(hosts)})
+            self.awaited_members.forget(key)
 
 
 # How long a pod that is assumed to be placed, and is not seen as bound, counts as placed; seconds.

@@ -20,9 +20,10 @@ from turnout.scheduler_ext.cluster.member import GangMember
 from turnout.scheduler_ext.cluster.view import ClusterView
 from turnout.scheduler_ext.gates.release import GatedGang, Preemption
 from turnout.scheduler_ext.model import EventReason, Evict, GatedPod
+from turnout.scheduler_ext.planner.order import has_started
 from turnout.scheduler_ext.planner.plan_preemption import plan_with_preemption
 from turnout.scheduler_ext.planner.plans import Plans
-from turnout.scheduler_ext.planner.request import PodsOnRows, planned_members
+from turnout.scheduler_ext.planner.request import AbsentMembers, PodsOnRows, planned_members
 from turnout.scheduler_ext.planner.victims import choose_victims, lower_pods
 
 ABSENT_S = 60.0  # how long a gang that moves may be without pods: its controller makes new ones within seconds
@@ -150,7 +151,7 @@ def find_stuck_gang(plans: Plans, gang: Gang, now_s: float) -> StuckGang | None:
     if gang.key.dialect == Dialect.ALONE.value or not 0 < running < gang.min_pods:
         return None
     plan = plans.plan_of(gang.key, now_s)
-    if plan is None or plan.refusal is None or not plans.has_started(gang):
+    if plan is None or plan.refusal is None or not has_started(plans.view, gang):
         return None
     return StuckGang(running, gang.min_pods, plan.refusal.detail)
 
@@ -193,9 +194,7 @@ def _nodes_elsewhere(plans: Plans, gang: Gang) -> tuple[str, ...]:
         waiting=members,
         placed_members=(),
         nominated_hosts={},
-        missing_pods=lacking,
-        growth_pods=0,
-        lost_pods=0,
+        absent=AbsentMembers(missing=lacking),
         preferences={},
     )
     plan = plans.try_place(request)

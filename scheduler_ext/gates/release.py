@@ -85,7 +85,7 @@ def observe_gated_gang(
         startable_pods=startable_pods,
         ungated_pods=len(ungated),
         has_started=has_started,
-        requires_level=gang.requires_level,
+        requires_level=gang.terms.requires_level,
         hosts=hosts,
         planned_uids=frozenset(m.uid for m in planned_members(gang)),
         nominable_uids=frozenset(m.uid for m in gated if not m.nomination_obstacle and m.scheduler in schedulers),
@@ -126,7 +126,7 @@ def _planned_nodes(plans: Plans, gang: Gang, now_s: float) -> tuple[dict[str, st
     refused. now_s: by the monotonic clock.
     """
     view = plans.view
-    if not view.fabric.mapped_count and gang.requires_level:
+    if not view.fabric.mapped_count and gang.terms.requires_level:
         return {}, Refusal(EventReason.NO_MAP, "a topology tier is required and the map names no host")
     plan = plans.plan_of(gang.key, now_s)
     if plan is None:

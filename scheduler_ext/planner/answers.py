@@ -15,13 +15,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from turnout.jobs.gang import Dialect, GangKey
-from turnout.scheduler_ext.cluster.gang import Gang
+from turnout.scheduler_ext.cluster.gang import Gang, waiting_gangs
 from turnout.scheduler_ext.cluster.member import GangMember
 from turnout.scheduler_ext.cluster.view import ClusterView
 from turnout.scheduler_ext.model import Answer, EventReason, Rules, Victims
+from turnout.scheduler_ext.planner.order import has_started
 from turnout.scheduler_ext.planner.plan_preemption import plan_with_preemption
 from turnout.scheduler_ext.planner.plans import Plans
 from turnout.scheduler_ext.planner.request import (
+    AbsentMembers,
     GangPlan,
     counts_for_tier,
     is_planned,
@@ -65,7 +67,7 @@ def answer_filter(plans: Plans, member: GangMember, names: Sequence[str], rules:
         view.forget_assumed(member)
         plan = plans.plan_of(gang.key, now_s)
         node = _planned_node(plans, plan, member)
-    if gang.requires_level:
+    if gang.terms.requires_level:
         return _answer_in_level(plans, gang, member, names, plan, now_s)
     if node and node not in names:
         return _seat_among(plans, gang, member, names, plan)
@@ -85,7 +87,7 @@ def _answer_without_plan(
         return _refuse(EventReason.GANG_INCOMPLETE, f"{len(gang.living())} of {gang.min_pods} members exist")
     if not plans.view.fabric.mapped_count:
         required = "a topology tier is required and the map names no host"
-        return _refuse(EventReason.NO_MAP, required) if gang.requires_level else NO_OPINION
+        return _refuse(EventReason.NO_MAP, required) if gang.terms.requires_level else NO_OPINION
     return _seat_alone(plans, gang, member, names, now_s) if is_single else None
 
 
@@ -182,9 +184,9 @@ def partial_gangs(plans: Plans) -> list[Gang]:
     Pods without a gang are left out.
     """
     found = []
-    for gang in plans.view.waiting_gangs():
+    for gang in waiting_gangs(plans.view.gangs.values()):
         placed_count = sum(1 for m in gang.living() if m.node or plans.view.host_of(m) is not None)
-        if gang.key.dialect != Dialect.ALONE.value and plans.has_started(gang) and placed_count < gang.min_pods:
+        if gang.key.dialect != Dialect.ALONE.value and has_started(plans.view, gang) and placed_count < gang.min_pods:
             found.append(gang)
     return found
 
@@ -243,8 +245,8 @@ def _leaves_level(view: ClusterView, gang: Gang, bound: Sequence[GangMember]) ->
     Members on nodes that are not in the tables do not count.
     """
     hosts = [row for m in bound if (row := view.snapshot.row_of.get(m.node)) is not None]
-    outside = view.levels.rows_outside(gang.levels)
-    domains = view.levels.label_domains(gang.required_levels)
+    outside = view.levels.rows_outside(gang.terms.levels)
+    domains = view.levels.label_domains(gang.terms.required_levels)
     if domains is not None and hosts:
         gang = replace(gang, label_tiers=domains.tiers)
         if domains.number_of(hosts) < 0:
@@ -303,9 +305,8 @@ def _seat_among(plans: Plans, gang: Gang, member: GangMember, names: Sequence[st
         *request.placed_members,
         *((m, hosts[m.uid]) for m in gang.members.values() if m.uid in hosts and m is not member),
     )
-    single = replace(
-        request, waiting=(member,), placed_members=placed_members, nominated_hosts={}, missing_pods=0, growth_pods=0
-    )
+    absent = AbsentMembers(lost=request.absent.lost)
+    single = replace(request, waiting=(member,), placed_members=placed_members, nominated_hosts={}, absent=absent)
     seats = {row for row, shape in plan.reserved_pods() if shape == member.shape} if plan else set()
     node = _planned_node(plans, plans.try_place(single, seats.intersection(rows)), member)
     if not node:
@@ -380,7 +381,7 @@ def _absent_hosts(plans: Plans, gang: Gang, member: GangMember, names: Sequence[
     """
     if not plan.hosts:
         return []
-    if plans.has_started(gang):
+    if has_started(plans.view, gang):
         needed_hosts = {plan.hosts[member.uid]} if member.uid in plan.hosts else set()
     else:
         needed_hosts = {host for host, other in plan.reserved_pods() if other == member.shape}
@@ -395,7 +396,7 @@ def _no_room(plans: Plans, gang: Gang, member: GangMember, names: Sequence[str],
     A preemption may help on all nodes, or for a gang with a level on the nodes in whose domain the gang would be
     allowed. names: the nodes of the request. refusal: why there is no place.
     """
-    word = EventReason.GANG_PARTIAL if plans.has_started(gang) else EventReason(refusal.reason.value)
+    word = EventReason.GANG_PARTIAL if has_started(plans.view, gang) else EventReason(refusal.reason.value)
     count = sum(int(mask.sum()) for mask in plans.rejected_hosts.rows_by_shape(gang.key).values())
     if count:
         are = "host with room is" if count == 1 else "hosts with room are"

@@ -90,7 +90,7 @@ def place_shape(
         return place_in_layers(fabric, room, replace(shape_request, layers=gang.layers))
     return (
         place_balanced(fabric, room, shape_request)
-        if gang.balanced
+        if gang.terms.balanced
         else place_in_multiples(fabric, room, shape_request)
     )
 
@@ -354,7 +354,7 @@ def _shape_request(
     gang, anchors = request.gang, tuple(sorted(Counter(near_hosts).items()))
     max_pods = pods
     if not anchors or min_pods:  # a gang whose min runs already needs no domain with room to grow
-        max_pods += max(0, gang.max_pods - len(gang.living()) - request.missing_pods)
+        max_pods += max(0, gang.max_pods - len(gang.living()) - request.absent.missing)
     group_tier = None if batch.gang_group is None else batch.gang_group.tier
     widest = min((tier for tier in (gang.tier, group_tier) if tier is not None), default=None)
     return PlacementRequest(pods, min_pods, max_pods, gang.multiple, widest, anchors, request.distance_rule)

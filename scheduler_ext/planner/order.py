@@ -28,7 +28,15 @@ from turnout.scheduler_ext.cluster.view import ClusterView
 from turnout.scheduler_ext.planner.batches import Work
 from turnout.scheduler_ext.planner.place_gang import place
 from turnout.scheduler_ext.planner.ranks import seating_order
-from turnout.scheduler_ext.planner.request import GangPlan, GangRequest, RoomOf, Seat, build_request, planned_members
+from turnout.scheduler_ext.planner.request import (
+    AbsentMembers,
+    GangPlan,
+    GangRequest,
+    RoomOf,
+    Seat,
+    build_request,
+    planned_members,
+)
 from turnout.scheduler_ext.planner.seat_units import PlacedMembers, SeatUnits, begun_pods, has_units, seat_units
 from turnout.scheduler_ext.planner.trees import gangs_of_tree, held_back
 from turnout.topology.model import Refusal, RefusalReason
@@ -118,7 +126,7 @@ def position_after(
     needed_pods = position.needed_pods and position.needed_pods - len(seated_uids)
     ends = left < 1 or (position.needed_pods > 0 and needed_pods < 1)
     may_have_begun_units = position.needed_pods < len(plan.hosts) and has_units(gang)
-    if ends or may_have_begun_units or gang.together_name or gang.min_by_role:
+    if ends or may_have_begun_units or gang.terms.sets.together_name or gang.min_by_role:
         return None
     was_nominated = not position.first_needed_key[3]
     waiting_uids = (uid for uid in plan.hosts if uid not in seated_uids) if was_nominated else changed_uids
@@ -210,10 +218,10 @@ def gangs_of_set(view: ClusterView, gang: Gang) -> list[Gang]:
     tree: it is placed alone. The gangs of a tree that are below an invalid branch are left out. The list may be cached:
     do not change it.
     """
-    name = gang.together_name
+    name = gang.terms.sets.together_name
     if not name:
         return []
-    if gang.ancestors:
+    if gang.terms.ancestors:
         return gangs_of_tree(view, gang)
     partners = view.sets.oldest(gang.key.namespace, name, view.gangs)
     return partners if any(other is gang for other in partners) else []
@@ -233,7 +241,7 @@ def waiting_partners(
     In a tree, gangs that can start are absent; in another set, all gangs wait for the same reason. together: the gangs
     of the set. plan_of: returns the current plan of a gang.
     """
-    if together and together[0].ancestors:
+    if together and together[0].terms.ancestors:
         return held_back(view, together, partial(can_start, view, plan_of))
     detail = missing_partner(view, together, plan_of)
     return {gang.key: detail for gang in together} if detail else {}
@@ -260,9 +268,10 @@ def missing_partner(view: ClusterView, together: list[Gang], plan_of: Callable[[
     if (refused := next((gang for gang in together if not can_start(view, plan_of, gang)), None)) is not None:
         return f"it starts together with {refused.key}, which cannot start"
     existing = {str(gang.key) for gang in together}
-    if absent := [name for name in together[0].together_name.split(",") if "/" in name and name not in existing]:
+    names = together[0].terms.sets.together_name.split(",")
+    if absent := [name for name in names if "/" in name and name not in existing]:
         return f"it starts together with {absent[0][:120]}, which is not there"
-    announced = max(gang.together_size for gang in together)
+    announced = max(gang.terms.sets.together_size for gang in together)
     return f"of {announced} gangs of this name {len(together)} are there" if len(together) < announced else ""
 
 
@@ -291,7 +300,7 @@ def rows_outside_shared_domain(
     plan = place(view.fabric, _merged_request(view, merged, together, plans), room_of, work)
     if plan.refusal is not None:
         return np.ones(len(view.fabric.hosts), np.bool_) if merged.tier is not None else None
-    domains = view.levels.label_domains(merged.required_levels)
+    domains = view.levels.label_domains(merged.terms.required_levels)
     if domains is not None and plan.used_hosts and plan.tier > (merged.tier or 0):
         outside: NDArray[np.bool_] = domains.row_domains != domains.number_of(plan.used_hosts)
         return outside
@@ -317,7 +326,7 @@ def _merged_request(
     unplanned = [other for other in together if other.key not in plans or not plans[other.key].hosts]
     missing = sum(max(0, other.min_pods - len(other.living())) for other in unplanned)
     placed_members = (*request.placed_members, *seated)
-    return replace(request, waiting=waiting, placed_members=placed_members, missing_pods=missing)
+    return replace(request, waiting=waiting, placed_members=placed_members, absent=AbsentMembers(missing))
 
 
 def _merge_gangs(gang: Gang, together: list[Gang]) -> Gang:
@@ -343,11 +352,11 @@ def update_plan(view: ClusterView, gang: Gang, plan: GangPlan, member_uids: Abst
     new one, and new members take open seats. A gang with group rules is planned again after each such change.
     """
     members = [member for member in planned_members(gang) if not member.terminating]
-    missing = view.missing_pods(gang)
+    missing = view.awaited_members.missing_pods(gang)
     if _is_unchanged(view, members, plan, member_uids) and len(plan.open_seats) <= missing:
         return plan
     deleted_uids = member_uids - {member.uid for member in members}
-    if gang.group_rules or not deleted_uids <= plan.hosts.keys():
+    if gang.terms.group_rules or not deleted_uids <= plan.hosts.keys():
         return None  # the group of a new member is not known beforehand
     open_seats = {seat.rank: seat for seat in plan.open_seats}
     for uid in deleted_uids:

@@ -30,7 +30,7 @@ def split_into_batches(request: GangRequest) -> list[PodBatch]:
 
     First come groups with a host on which a multiple of pods (`Gang.multiple`) is not full yet, then groups of which a
     member holds a host, then large groups. Within a group, shapes with more GPUs per pod come first, after a shape that
-    lacks pods of a multiple. `missing_pods` of the request are added to the first batch; `growth_pods` are not
+    lacks pods of a multiple. Missing members of the request are added to the first batch; growth seats are not
     included. [] if no member waits and none is missing, or if no shape is known.
     """
     groups_by_uid = request.gang.groups_by_uid()
@@ -38,7 +38,7 @@ def split_into_batches(request: GangRequest) -> list[PodBatch]:
     for member in request.waiting:
         by_key.setdefault((groups_by_uid.get(member.uid), member.shape), []).append(member)
     gpus = {m.shape: m.gpus for m in (*request.waiting, *(m for m, _ in request.placed_members))}
-    if not by_key and request.missing_pods and gpus:
+    if not by_key and request.absent.missing and gpus:
         by_key = {(None, max(gpus, key=lambda s: (gpus[s], s.requests))): []}
     size = Counter[GangGroup | None]()
     for (gang_group, shape), members in by_key.items():
@@ -62,12 +62,10 @@ def split_into_batches(request: GangRequest) -> list[PodBatch]:
             shape.requests,
         )
 
-    ordered = sorted(by_key, key=turn)
+    missing = request.absent.missing
     return [
-        PodBatch(
-            shape, tuple(by_key[gang_group, shape]), 0 if at else request.missing_pods, gang_group, max(gpus[shape], 1)
-        )
-        for at, (gang_group, shape) in enumerate(ordered)
+        PodBatch(shape, tuple(by_key[gang_group, shape]), 0 if at else missing, gang_group, max(gpus[shape], 1))
+        for at, (gang_group, shape) in enumerate(sorted(by_key, key=turn))
     ]
 
 

@@ -45,6 +45,7 @@ from turnout.scheduler_ext.planner.pack import (
 from turnout.scheduler_ext.planner.plan_check import broken_hard_terms
 from turnout.scheduler_ext.planner.refusals import refuse_incomplete, refuse_outside_level
 from turnout.scheduler_ext.planner.request import (
+    AbsentMembers,
     GangPlan,
     GangRequest,
     PodBatch,
@@ -136,25 +137,22 @@ def _plan_with_relaxations(fabric: Fabric, request: GangRequest, room_of: RoomOf
         if plan.refusal is None:
             best = plan
             break
-        if relaxed_request.growth_pods:  # growth seats are reserved only where all of them fit
+        if relaxed_request.absent.growth:  # growth seats are reserved only where all of them fit
             continue
         best = _better(fabric, best, plan)
     assert best is not None  # the step without growth seats sets it
     if best.refusal is not None and not best.hosts:
         found = search_places(fabric, all_seats, batches, room_of, work)  # the last request has no soft term
         best = best if found is None else replace(found, released_terms=released_terms)
-    return replace(best, open_seats=best.open_seats[: request.missing_pods]) if request.lost_pods else best
+    return replace(best, open_seats=best.open_seats[: request.absent.missing]) if request.absent.lost else best
 
 
 def _with_all_seats(request: GangRequest) -> GangRequest:
-    """Return the request in which lost and growth pods are counted in `missing_pods`, so that each gets a seat.
-
-    `lost_pods` and `growth_pods` are 0 then.
-    """
-    if not request.lost_pods and not request.growth_pods:
+    """Return the request in which all absent members are counted as missing, so that each gets a seat."""
+    absent = request.absent
+    if not absent.lost and not absent.growth:
         return request
-    missing_pods = request.missing_pods + request.lost_pods + request.growth_pods
-    return replace(request, missing_pods=missing_pods, lost_pods=0, growth_pods=0)
+    return replace(request, absent=AbsentMembers(missing=absent.missing + absent.lost + absent.growth))
 
 
 def _without_invalid_terms(fabric: Fabric, request: GangRequest) -> GangRequest:
@@ -164,12 +162,12 @@ def _without_invalid_terms(fabric: Fabric, request: GangRequest) -> GangRequest:
     """
     if request.nominated_hosts and nominations_leave_level(fabric, request):
         request = replace(request, nominated_hosts={})
-    return replace(request, growth_pods=0) if request.lost_pods else request
+    return replace(request, absent=replace(request.absent, growth=0)) if request.absent.lost else request
 
 
 def _without_growth_seats(request: GangRequest) -> GangRequest | None:
     """Return the request without growth seats; None if it has none."""
-    return replace(request, growth_pods=0) if request.growth_pods else None
+    return replace(request, absent=replace(request.absent, growth=0)) if request.absent.growth else None
 
 
 def _without_cpu_anchors(request: GangRequest) -> GangRequest | None:
@@ -437,6 +435,7 @@ def request_signature(request: GangRequest) -> object:
         for batch in split_into_batches(request)
     )
     min_pods = gang.min_pods - (len(gang.living()) - len(request.waiting))
-    wishes = gang.tier, gang.multiple, gang.layers, gang.mesh, gang.balanced, gang.fills_holes, gang.group_rules
+    terms = gang.terms
+    wishes = gang.tier, gang.multiple, gang.layers, gang.mesh, terms.balanced, gang.fills_holes, terms.group_rules
     labels = None if request.label_domains is None else request.label_domains.levels
     return batches, min_pods, gang.min_by_role, wishes, labels, request.distance_rule

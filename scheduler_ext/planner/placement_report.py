@@ -33,8 +33,8 @@ def bound_members(gang: Gang) -> list[GangMember]:
 
 def is_whole(view: ClusterView, gang: Gang) -> bool:
     """Return True if the minimum of the gang is bound, no member waits, and no announced member is missing."""
-    living = gang.living()
-    return len(living) >= max(gang.min_pods, 1) and all(each.node for each in living) and not view.missing_pods(gang)
+    living, missing_pods = gang.living(), view.awaited_members.missing_pods(gang)
+    return len(living) >= max(gang.min_pods, 1) and all(each.node for each in living) and not missing_pods
 
 
 def placed_notice(view: ClusterView, gang: Gang) -> Notice | None:

@@ -76,8 +76,8 @@ def _min_pods(to_check: _PlanToCheck) -> Iterator[Violation]:
     """
     request, gang = to_check.request, to_check.request.gang
     living = len(gang.living())
-    present = living - len(request.waiting) + len(to_check.planned_hosts) + request.lost_pods
-    needed = min(gang.min_pods, living + request.missing_pods + request.lost_pods)
+    present = living - len(request.waiting) + len(to_check.planned_hosts) + request.absent.lost
+    needed = min(gang.min_pods, living + request.absent.missing + request.absent.lost)
     if present < needed:
         yield Violation(HardTerm.MIN_PODS, needed - present, present, needed)
 
@@ -121,7 +121,7 @@ def _group_terms(to_check: _PlanToCheck) -> Iterator[Violation]:
     of which only some waiting members have a place, and for each two groups that share an exclusive domain.
     """
     gang = to_check.request.gang
-    if not gang.group_rules:
+    if not gang.terms.group_rules:
         return
     group_of = gang.groups_by_uid()
     running: dict[GangGroup, set[int]] = {}
@@ -184,7 +184,7 @@ def _rank_runs(to_check: _PlanToCheck) -> Iterator[Violation]:
     gang with groups has no runs.
     """
     gang, plan = to_check.request.gang, to_check.plan
-    if not gang.layers or gang.group_rules:
+    if not gang.layers or gang.terms.group_rules:
         return
     for tier, size in gang.layers:
         running: dict[int, set[int]] = {}

@@ -43,9 +43,10 @@ def plan_with_preemption(plans: Plans, gang: Gang, member: GangMember, wall_s: f
         work.spend(len(view.snapshot.charges) // 2)
         return view.snapshot.room_after_preemption(shape, member.priority, besides)
 
-    request = replace(plans.request_of(gang), growth_pods=0, rejected_rows={})
+    request = plans.request_of(gang)
+    request = replace(request, absent=replace(request.absent, growth=0), rejected_rows={})
     if {waiting_member.shape for waiting_member in request.waiting} == {member.shape} and member.shape.requests:
-        placed_hosts, need = [host for _, host in request.placed_members], len(request.waiting) + request.missing_pods
+        placed_hosts, need = [host for _, host in request.placed_members], len(request.waiting) + request.absent.missing
         room = room_of(member.shape, ())
         for mask in (request.excluded_rows, request.rows_outside_level.get(None)):
             room = room if mask is None else np.where(mask, 0, room)

@@ -45,6 +45,7 @@ from turnout.scheduler_ext.planner.order import (
 )
 from turnout.scheduler_ext.planner.place_gang import request_signature
 from turnout.scheduler_ext.planner.request import (
+    AbsentMembers,
     GangPlan,
     GangRequest,
     HardTerm,
@@ -58,7 +59,13 @@ from turnout.scheduler_ext.planner.request import (
     union_rows,
 )
 from turnout.scheduler_ext.planner.reservations import KeptDomain, Reservations, StrictOrder, mark_domain
-from turnout.scheduler_ext.planner.reserved_room import StandingPlan, StandingPlans
+from turnout.scheduler_ext.planner.reserved_room import (
+    StandingPlan,
+    StandingPlans,
+    growth_seats_beside,
+    room_beside_plans,
+    shapes_without_room,
+)
 from turnout.scheduler_ext.planner.seat_units import seat_units
 from turnout.scheduler_ext.planner.seats_above_min import place_beside_plans, replace_lost_seats
 from turnout.scheduler_ext.planner.trees import SharedDomains
@@ -168,12 +175,8 @@ class Plans:
         """
         stored = self._plans.get(request.gang.key)
         own = stored.plan.reserved_pods() if stored else []
-        growth = [
-            pod
-            for other in self._plans.plans_with_growth_seats()
-            if other is not stored
-            for pod in other.growth_seats()
-        ]
+        others = [other for other in self._plans.with_growth_seats.values() if other is not stored]
+        growth = [pod for other in others for pod in other.growth_seats()]
         rows = None if only_rows is None else list(only_rows)
         work = Work()
         plan = place_beside_plans(self.view.fabric, self._plans, request, work, own, rows)
@@ -193,24 +196,24 @@ class Plans:
     def _request_at(self, gang: Gang, order: SeatOrder, unplaced_uids: Iterable[str] = ()) -> GangRequest:
         """Build the planner's request for a gang at a place in the order. unplaced_uids: as for request_of()."""
         request, work = build_request(self.view, gang, set(unplaced_uids)), Work()
-        needed, growth = count_missing(self.view, gang, MAX_GROWTH_SEATS - self._plans.growth_seats_beside(gang.key))
+        growth_limit = MAX_GROWTH_SEATS - growth_seats_beside(gang.key, self._plans.with_growth_seats)
+        needed, growth = count_missing(self.view, gang, growth_limit)
         rows = len(self.view.fabric.hosts)
         ahead = partial(self._hosts_ahead, order)
         strict = mark_domain(self._domain_kept_against(gang), rows)
         reserved = union_rows(strict, self.reservations.rows_against(gang, self.view.snapshot.row_of, rows))
         excluded = union_rows(exclusive_rows(self.view, gang, ahead), reserved)
-        if gang.one_domain or gang.ancestors:
-            room_of = self._plans.room_beside_plans(self._plans.pods_behind(order, with_growth_seats=False))
+        terms = gang.terms
+        if terms.sets.one_domain or terms.ancestors:
+            room_of = room_beside_plans(self._plans.room, self._plans.pods_behind(order, with_growth_seats=False))
             outside = (
-                self._trees.rows_outside if gang.ancestors else partial(rows_outside_shared_domain, self.view, work)
+                self._trees.rows_outside if terms.ancestors else partial(rows_outside_shared_domain, self.view, work)
             )
             excluded = union_rows(excluded, outside(gang, self.current_plan, room_of))
             self.steps += work.spent_steps
         return replace(
             request,
-            missing_pods=needed,
-            growth_pods=growth,
-            lost_pods=count_lost(self.view, gang, needed),
+            absent=AbsentMembers(needed, growth, count_lost(self.view, gang, needed)),
             distance_rule=self.distance_rule,
             rejected_rows=self.rejected_hosts.rows_by_shape(gang.key),
             excluded_rows=excluded,
@@ -257,10 +260,6 @@ class Plans:
             else [host for host, _ in stored.plan.reserved_pods()]
         )
 
-    def has_started(self, gang: Gang) -> bool:
-        """Return True if any planned member holds a host."""
-        return has_started(self.view, gang)
-
     def _work(self) -> Work:
         return Work(QUESTION_STEPS + HOST_STEPS * len(self.view.fabric.hosts))
 
@@ -286,7 +285,7 @@ class Plans:
         for key in view.changed_gangs:
             self._update_gang(key)
         view.changed_gangs.clear()
-        self._take_back_seats_on_rows(view.snapshot.changed_rows.intersection(self._plans.rows()))
+        self._take_back_seats_on_rows(view.snapshot.changed_rows.intersection(self._plans.gangs_by_row))
         view.snapshot.changed_rows.clear()
         if self.strict_order.choose_again(view):
             self._requeue_refused()
@@ -350,12 +349,13 @@ class Plans:
         if gang.key.dialect == Dialect.ALONE.value:
             return False
         waiting = [m for m in planned_members(gang) if m.is_waiting]
+        missing_pods = self.view.awaited_members.missing_pods(gang)
         if not waiting:
             # Growth seats count, too: a plain Job's pods may be bound before its next pod exists.
-            return self.view.missing_pods(gang) > 0 and self.has_started(gang)
+            return missing_pods > 0 and has_started(self.view, gang)
         if all(m.gated for m in waiting):
             return gang.could_start(gates_lifted=self.view.lifts_gates)
-        return not self.hold_incomplete or self.view.missing_pods(gang) > 0 or len(gang.living()) >= gang.min_pods
+        return not self.hold_incomplete or missing_pods > 0 or len(gang.living()) >= gang.min_pods
 
     # Planning.
 
@@ -478,7 +478,7 @@ class Plans:
         self.replanned += 1
         fabric, plans, order = self.view.fabric, self._plans, position.first_needed_key
         plan = place_beside_plans(fabric, plans, request, work, plans.pods_behind(order, with_growth_seats=False))
-        if any(stored.position.first_needed_key < order for stored in plans.plans_with_growth_seats()):
+        if any(stored.position.first_needed_key < order for stored in plans.with_growth_seats.values()):
             # Growth seats of gangs ahead are kept if that costs this gang nothing.
             beside_growth = place_beside_plans(fabric, plans, request, work, plans.pods_behind(order))
             plan = min(plan, beside_growth, key=partial(plan_sort_key, fabric))
@@ -572,10 +572,8 @@ class Plans:
         """
         moved = []
         seats = self._plans.seats_on(row)
-        refused_shapes, is_overdrawn = (
-            self._plans.shapes_without_room(row, (seat.shape for seat, _ in seats)),
-            self._plans.is_overdrawn(row),
-        )
+        refused_shapes = shapes_without_room(self.view.snapshot, row, (seat.shape for seat, _ in seats))
+        is_overdrawn = self._plans.room.is_overdrawn(row)
         for seat, key in seats:
             stored = self._plans.get(key)
             is_planned = stored is not None and seat in stored.seats_by_row.get(row, ())
@@ -589,7 +587,7 @@ class Plans:
                 self.displaced += 1
                 self._unplanned[key] = stored.position.first_needed_key
                 moved.append(key)
-            is_overdrawn = self._plans.is_overdrawn(row)
+            is_overdrawn = self._plans.room.is_overdrawn(row)
         return moved
 
 

@@ -80,35 +80,33 @@ def cheapest_hosts(
     combination is tried while moves are left, so that the loss is the least. For many gangs, or without moves, the loss
     is near the least. The hosts of the result may hold more than `need` pods together; hosts without room are absent.
     """
-    search = _VictimSearch(need, wants, free, victims, losses, moves or MoveBudget())
-    everybody = np.ones(len(search.gang), np.bool_)
-    if search.count_pods(everybody) < need:
+    tables = _VictimTables(wants, free, victims, losses)
+    everybody = np.ones(len(tables.gang), np.bool_)
+    if tables.count_pods(everybody) < need:
         return None
+    search = _VictimSearch(tables, need, moves or MoveBudget())
     best = search.search_all(search.improve(everybody))
-    fits = search.pods_by_host(best).tolist()
-    return PreemptionCost(search.price(best), {host: pods for host, pods in zip(free, fits, strict=True) if pods})
+    fits = tables.pods_by_host(best).tolist()
+    return PreemptionCost(tables.price(best), {host: pods for host, pods in zip(free, fits, strict=True) if pods})
 
 
-class _VictimSearch:
+class _VictimTables:
     """Victims and gangs as rows of tables, the first to leave of equals first. A set of victims is a mask of them."""
 
     def __init__(
         self,
-        need: int,
         wants: Sequence[int],
         free: Mapping[int, Sequence[int]],
         victims: Sequence[Victim],
         losses: Mapping[GangKey, GangLoss],
-        moves: MoveBudget,
     ) -> None:
-        """Prepare the tables. The arguments are those of `cheapest_hosts`; `moves` is counted down."""
+        """Prepare the tables. The arguments are those of `cheapest_hosts`."""
         victims = sorted(victims, key=lambda victim: victim.gang)
         victims = sorted(
             sorted(victims, key=lambda victim: victim.created, reverse=True), key=lambda victim: victim.priority
         )
         hosts = {host: at for at, host in enumerate(free)}
         gangs = {gang: at for at, gang in enumerate(dict.fromkeys(victim.gang for victim in victims))}
-        self.need, self.moves = need, moves
         self.wants = np.array(wants, np.int64)
         self.free = np.array([list(free[host]) for host in free], np.int64).reshape(len(free), len(wants))
         self.host = np.array([hosts[victim.host] for victim in victims], np.intp)
@@ -119,8 +117,6 @@ class _VictimSearch:
         self.above_min = np.array([losses[gang].above_min for gang in gangs], np.int64)
         stopped = np.bincount(self.gang[self.terminating], minlength=len(gangs)) > self.above_min
         self.gang_loss = np.where(stopped, 0, np.array([losses[gang].lost_gpu_s for gang in gangs], np.int64))
-
-    # One set of victims.
 
     def pods_by_host(self, removed: Mask) -> NDArray[np.int64]:
         """Return how many pods each row of `free` holds once these victims are removed, in the order of the hosts."""
@@ -135,82 +131,24 @@ class _VictimSearch:
 
     def price(self, removed: Mask) -> int:
         """Return the loss of other gangs if these victims are removed, in GPU seconds."""
-        return int(np.where(self._lost_pods(removed) > self.above_min, self.gang_loss, self._lost_gpu_s(removed)).sum())
+        return int(np.where(self.lost_pods(removed) > self.above_min, self.gang_loss, self.lost_gpu_s(removed)).sum())
 
     def add_stopped_gangs(self, removed: Mask) -> Mask:
         """Return the set of victims with all pods of the gangs that it stops."""
-        closed: Mask = removed | (self._lost_pods(removed) > self.above_min)[self.gang]
+        closed: Mask = removed | (self.lost_pods(removed) > self.above_min)[self.gang]
         return closed
 
-    def _lost_pods(self, removed: Mask) -> NDArray[np.intp]:
+    def lost_pods(self, removed: Mask) -> NDArray[np.intp]:
+        """Return how many pods each gang loses if these victims are removed, by row of the gang."""
         return np.bincount(self.gang[removed], minlength=len(self.above_min))
 
-    def _lost_gpu_s(self, removed: Mask) -> NDArray[np.int64]:
+    def lost_gpu_s(self, removed: Mask) -> NDArray[np.int64]:
+        """Return the loss of the removed victims themselves, in GPU seconds by row of their gang."""
         spent = np.zeros(len(self.above_min), np.int64)
         np.add.at(spent, self.gang[removed], self.gpus[removed])
         return spent
 
-    # Searching.
-
-    def improve(self, all_pods: Mask) -> Mask:
-        """Find a set of victims that is enough, then leave out each of its gangs in turn while that makes the set
-        cheaper.
-
-        all_pods: the set of all victims, which is the start if the search finds nothing.
-        """
-        start = self.add_stopped_gangs(self.terminating.copy())
-        found = self._reach_need(start, -1)
-        best = self._drop_unneeded(all_pods if found is None else found)
-        better = True
-        while better and self.moves.left > 0:
-            better = False
-            for gang in np.unique(self.gang[best & ~self.terminating]).tolist():
-                found = self._reach_need(best & ((self.gang != gang) | self.terminating), gang)
-                if found is not None and self.price(found := self._drop_unneeded(found)) < self.price(best):
-                    best, better = found, True
-        return best
-
-    def _reach_need(self, removed: Mask, spare: int) -> Mask | None:
-        """Add the best move to a set until enough pods fit, and return the cheapest set that is enough; None if none is
-        found.
-
-        removed: the set to start with. spare: row of a gang that loses no further pod; -1 for none.
-        """
-        best: Mask | None = None
-        while (fit := self.count_pods(removed)) < self.need:
-            found = self._best_move(removed, fit, spare)
-            if found is None:
-                return best
-            removed, last = found
-            if last is not None and (best is None or self.price(last) < self.price(best)):
-                best = last
-        return removed if best is None or self.price(removed) < self.price(best) else best
-
-    def _best_move(self, removed: Mask, fit: int, spare: int) -> tuple[Mask, Mask | None] | None:
-        """Return (set after the move with the least loss per pod, set after the cheapest move that is enough or None).
-
-        None if no move makes room, or no moves are left. fit: pods that fit now. spare: row of a gang that loses no
-        further pod; -1 for none. removed: the set.
-        """
-        before, best, last = self.price(removed), None, None
-        best_key, last_price = (0.0, 0), 0
-        for move in self._moves_from(removed):
-            if self.moves.left <= 0:
-                return None
-            self.moves.left -= 1
-            after = self.add_stopped_gangs(removed | move)
-            gain = self.count_pods(after) - fit
-            if gain <= 0 or (spare >= 0 and (after & ~removed & (self.gang == spare)).any()):
-                continue
-            price = self.price(after)
-            key = ((price - before) / min(gain, self.need - fit), -gain)
-            if best is None or key < best_key:
-                best, best_key = after, key
-            if fit + gain >= self.need and (last is None or price < last_price):
-                last, last_price = after, price
-        return None if best is None else (best, last)
-
-    def _moves_from(self, removed: Mask) -> Iterator[Mask]:
+    def moves_from(self, removed: Mask) -> Iterator[Mask]:
         """Yield the moves from a set: all further pods of each gang, and for each host the pods that make room for one
         more pod.
 
@@ -218,7 +156,7 @@ class _VictimSearch:
         """
         for gang in np.unique(self.gang[~removed]).tolist():
             yield (self.gang == gang) & ~removed
-        lost, spent = self._lost_pods(removed), self._lost_gpu_s(removed)
+        lost, spent = self.lost_pods(removed), self.lost_gpu_s(removed)
         stops = lost + 1 > self.above_min
         single_loss = np.where(stops[self.gang], (self.gang_loss - spent)[self.gang], self.gpus)
         for host in range(len(self.free)):
@@ -253,24 +191,95 @@ class _VictimSearch:
         move[chosen] = True
         return move
 
+
+class _VictimSearch:
+    """The search for a set of victims that makes enough room at a small loss."""
+
+    def __init__(self, victims: _VictimTables, need: int, moves: MoveBudget) -> None:
+        """Start without a set. need: the pods that must fit, >= 1. moves: counted down."""
+        self.victims, self.need, self.moves = victims, need, moves
+
+    def improve(self, all_pods: Mask) -> Mask:
+        """Find a set of victims that is enough, then leave out each of its gangs in turn while that makes the set
+        cheaper.
+
+        all_pods: the set of all victims, which is the start if the search finds nothing.
+        """
+        victims = self.victims
+        start = victims.add_stopped_gangs(victims.terminating.copy())
+        found = self._reach_need(start, -1)
+        best = self._drop_unneeded(all_pods if found is None else found)
+        better = True
+        while better and self.moves.left > 0:
+            better = False
+            for gang in np.unique(victims.gang[best & ~victims.terminating]).tolist():
+                found = self._reach_need(best & ((victims.gang != gang) | victims.terminating), gang)
+                if found is not None and victims.price(found := self._drop_unneeded(found)) < victims.price(best):
+                    best, better = found, True
+        return best
+
+    def _reach_need(self, removed: Mask, spare: int) -> Mask | None:
+        """Add the best move to a set until enough pods fit, and return the cheapest set that is enough; None if none is
+        found.
+
+        removed: the set to start with. spare: row of a gang that loses no further pod; -1 for none.
+        """
+        victims = self.victims
+        best: Mask | None = None
+        while (fit := victims.count_pods(removed)) < self.need:
+            found = self._best_move(removed, fit, spare)
+            if found is None:
+                return best
+            removed, last = found
+            if last is not None and (best is None or victims.price(last) < victims.price(best)):
+                best = last
+        return removed if best is None or victims.price(removed) < victims.price(best) else best
+
+    def _best_move(self, removed: Mask, fit: int, spare: int) -> tuple[Mask, Mask | None] | None:
+        """Return (set after the move with the least loss per pod, set after the cheapest move that is enough or None).
+
+        None if no move makes room, or no moves are left. fit: pods that fit now. spare: row of a gang that loses no
+        further pod; -1 for none. removed: the set.
+        """
+        victims = self.victims
+        before, best, last = victims.price(removed), None, None
+        best_key, last_price = (0.0, 0), 0
+        for move in victims.moves_from(removed):
+            if self.moves.left <= 0:
+                return None
+            self.moves.left -= 1
+            after = victims.add_stopped_gangs(removed | move)
+            gain = victims.count_pods(after) - fit
+            if gain <= 0 or (spare >= 0 and (after & ~removed & (victims.gang == spare)).any()):
+                continue
+            price = victims.price(after)
+            key = ((price - before) / min(gain, self.need - fit), -gain)
+            if best is None or key < best_key:
+                best, best_key = after, key
+            if fit + gain >= self.need and (last is None or price < last_price):
+                last, last_price = after, price
+        return None if best is None else (best, last)
+
     def _drop_unneeded(self, removed: Mask) -> Mask:
         """Return a set of victims without those that are not needed: first whole gangs are dropped, the most expensive
         first, then single pods of gangs that keep their min.
 
         removed: the set; it may be changed in place.
         """
-        gangs = np.unique(self.gang[removed & ~self.terminating])[::-1]  # of equal losses the last to leave first
-        for gang in gangs[np.argsort(-self.gang_loss[gangs], kind="stable")].tolist():
-            less = removed & ((self.gang != gang) | self.terminating)
-            if self.count_pods(less) >= self.need:
+        victims = self.victims
+        # Of equal losses the last to leave comes first.
+        gangs = np.unique(victims.gang[removed & ~victims.terminating])[::-1]
+        for gang in gangs[np.argsort(-victims.gang_loss[gangs], kind="stable")].tolist():
+            less = removed & ((victims.gang != gang) | victims.terminating)
+            if victims.count_pods(less) >= self.need:
                 removed = less
-        single = np.flatnonzero(removed & ~self.terminating & (self._lost_pods(removed) <= self.above_min)[self.gang])
+        single = np.flatnonzero(
+            removed & ~victims.terminating & (victims.lost_pods(removed) <= victims.above_min)[victims.gang]
+        )
         for at in reversed(single.tolist()):
             removed[at] = False
-            removed[at] = self.count_pods(removed) < self.need
+            removed[at] = victims.count_pods(removed) < self.need
         return removed
-
-    # Every combination.
 
     def search_all(self, best: Mask) -> Mask:
         """Return the cheapest combination of gangs and of members above a min that is enough; `best` if none is
@@ -279,31 +288,32 @@ class _VictimSearch:
         Returns `best` also if there are more than _EXACT_ITEMS gangs and members to combine. Once the moves are spent,
         the cheapest combination found until then is returned.
         """
+        victims = self.victims
         items: list[tuple[int, int, Mask]] = []  # loss, gang, pods that leave
-        pods = np.arange(len(self.gang))
-        for gang in range(len(self.above_min)):
-            items.append((int(self.gang_loss[gang]), gang, self.gang == gang))
-            single = pods[self.gang == gang].tolist() if self.above_min[gang] > 0 else []
-            items += [(int(self.gpus[at]), gang, pods == at) for at in single]
+        pods = np.arange(len(victims.gang))
+        for gang in range(len(victims.above_min)):
+            items.append((int(victims.gang_loss[gang]), gang, victims.gang == gang))
+            single = pods[victims.gang == gang].tolist() if victims.above_min[gang] > 0 else []
+            items += [(int(victims.gpus[at]), gang, pods == at) for at in single]
         if len(items) > _EXACT_ITEMS:
             return best
         items.sort(key=lambda item: (-item[0], item[1]))
-        found, bound = best, self.price(best)
+        found, bound = best, victims.price(best)
         left = self.moves.left
-        stack = [(0, self.add_stopped_gangs(self.terminating.copy()))]
+        stack = [(0, victims.add_stopped_gangs(victims.terminating.copy()))]
         while stack and left > 0:
             at, removed = stack.pop()
             left -= 1
-            price = self.price(removed)
+            price = victims.price(removed)
             if price >= bound:
                 continue
-            if self.count_pods(removed) >= self.need:
+            if victims.count_pods(removed) >= self.need:
                 found, bound = removed, price
                 continue
-            if self.count_pods(np.logical_or.reduce([removed, *(each for _, _, each in items[at:])])) < self.need:
+            if victims.count_pods(np.logical_or.reduce([removed, *(each for _, _, each in items[at:])])) < self.need:
                 continue
             stack.append((at + 1, removed))
-            stack.append((at + 1, self.add_stopped_gangs(removed | items[at][2])))
+            stack.append((at + 1, victims.add_stopped_gangs(removed | items[at][2])))
         return found
 
 

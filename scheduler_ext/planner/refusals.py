@@ -56,7 +56,7 @@ def refuse_too_few_groups(
 
     full_batches: group -> how many of its batches found room for all pods.
     """
-    rules = request.gang.group_rules
+    rules = request.gang.terms.group_rules
     if request.placed_members or not any(rule.min_groups for rule in rules):
         return None
     shapes, pods = Counter(batch.gang_group for batch in batches), Counter(request.gang.groups_by_uid().values())
@@ -96,7 +96,7 @@ def _refuse_cut_runs(
     rest of the run, its pods have to wait. hosts: uid -> host of the members that found a place. ranks: uid -> rank.
     None if no run is cut, if running members alone have cut it, or for a gang with groups.
     """
-    if request.gang.group_rules:
+    if request.gang.terms.group_rules:
         return None
     for tier, size in request.gang.layers:
         row = fabric.switch_of[min(tier, fabric.tiers)]

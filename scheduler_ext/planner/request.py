@@ -58,6 +58,15 @@ class SoftTerm(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class AbsentMembers:
+    """How many members of a gang do not exist, and why a plan considers them."""
+
+    missing: int = 0  # members that the min needs and that do not exist yet
+    growth: int = 0  # members above the min that do not exist yet; they get seats only if all of them fit
+    lost: int = 0  # deleted members that the min needs: their room must exist, but it is not reserved
+
+
+@dataclass(frozen=True, slots=True)
 class GangRequest:
     """A gang and the known places of its members. Only planned members are in `waiting` and `placed_members`."""
 
@@ -66,9 +75,7 @@ class GangRequest:
     placed_members: tuple[tuple[GangMember, int], ...] = ()  # (member, host) of members that hold a host
     # uid -> host for which our nominator nominated a waiting member; kept while the host has room
     nominated_hosts: Mapping[str, int] = field(default_factory=dict)
-    missing_pods: int = 0  # members that the min needs and that do not exist yet
-    growth_pods: int = 0  # members above the min that do not exist yet; they get seats only if all of them fit
-    lost_pods: int = 0  # deleted members that the min needs: their room must exist, but it is not reserved
+    absent: AbsentMembers = AbsentMembers()  # members that do not exist
     distance_rule: DistanceRule = DistanceRule.ALL_TIERS
     # shape -> marks of the rows that another filter of the scheduler refuses
     rejected_rows: Mapping[PodShape, NDArray[np.bool_]] = field(default_factory=dict, compare=False)
@@ -166,12 +173,12 @@ def is_planned(member: GangMember, gang: Gang) -> bool:
     gang that must stay within a level, and NoGpu in a gang with accelerators where the gang or a group has a required
     level.
     """
-    return _is_planned(member, gang.has_accelerators, gang.places_all_members, gang.has_any_level)
+    return _is_planned(member, gang.has_accelerators, gang.terms.places_all_members, gang.has_any_level)
 
 
 def planned_members(gang: Gang) -> list[GangMember]:
     """Return the members whose place the plan decides, including members that are being deleted."""
-    has_accelerators, places_all, has_level = gang.has_accelerators, gang.places_all_members, gang.has_any_level
+    has_accelerators, places_all, has_level = gang.has_accelerators, gang.terms.places_all_members, gang.has_any_level
     return [m for m in gang.members.values() if _is_planned(m, has_accelerators, places_all, has_level)]
 
 
@@ -223,7 +230,7 @@ def count_missing(view: ClusterView, gang: Gang, max_growth: int) -> tuple[int, 
 
     The second number is 0 if it is larger than max_growth. Both are 0 for a gang with groups.
     """
-    missing = 0 if gang.group_rules else view.missing_pods(gang)
+    missing = 0 if gang.terms.group_rules else view.awaited_members.missing_pods(gang)
     needed = min(missing, max(0, gang.min_pods - len(gang.living())))
     return needed, missing - needed if missing - needed <= max_growth else 0
 
@@ -276,7 +283,7 @@ def build_request(view: ClusterView, gang: Gang, unplaced_uids: Container[str]) 
         nominated,
         preferences=preferences,
         rows_outside_level=_rows_outside_levels(view, gang),
-        label_domains=view.levels.label_domains(gang.required_levels),
+        label_domains=view.levels.label_domains(gang.terms.required_levels),
     )
 
 
@@ -286,8 +293,8 @@ def _rows_outside_levels(view: ClusterView, gang: Gang) -> dict[int | None, NDAr
 
     Absent if no row lacks the label, if no mapped row has it, and for levels that are tiers.
     """
-    levels: dict[int | None, tuple[Level, ...]] = {None: gang.levels}
-    levels |= {at: (rule.level,) for at, rule in enumerate(gang.group_rules) if rule.level is not None}
+    levels: dict[int | None, tuple[Level, ...]] = {None: gang.terms.levels}
+    levels |= {at: (rule.level,) for at, rule in enumerate(gang.terms.group_rules) if rule.level is not None}
     marks_by_rule = {rule: view.levels.rows_outside(levels_of_rule) for rule, levels_of_rule in levels.items()}
     return {rule: mask for rule, mask in marks_by_rule.items() if mask is not None}
 

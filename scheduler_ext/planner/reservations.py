@@ -217,7 +217,7 @@ def _choose_domain(view: ClusterView, gang: Gang) -> KeptDomain | None:
     shape = max(members, key=lambda member: (member.gpus, member.shape.requests)).shape
     fabric = view.fabric
     could, now = np.where(fabric.mapped, view.snapshot.room_when_empty(shape), 0), view.snapshot.room(shape)
-    if (outside := view.levels.rows_outside(gang.levels)) is not None:
+    if (outside := view.levels.rows_outside(gang.terms.levels)) is not None:
         could, now = np.where(outside, 0, could), np.where(outside, 0, now)
     need = max(1, gang.min_pods)
     widest = fabric.tiers if gang.tier is None else min(gang.tier, fabric.tiers)
@@ -227,7 +227,7 @@ def _choose_domain(view: ClusterView, gang: Gang) -> KeptDomain | None:
             free = np.add.reduceat(now, fabric.starts[tier], dtype=np.int64)
             switch = int(np.where(fits, free, -1).argmax())
             return _domain_kept_for(view, gang, slice(*fabric.span(tier, switch)), _place_text(fabric, tier, switch))
-    domains = view.levels.label_domains(gang.required_levels)
+    domains = view.levels.label_domains(gang.terms.required_levels)
     return None if domains is None else _choose_label_domain(view, gang, domains, could, now)
 
 

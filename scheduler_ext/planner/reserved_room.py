@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import InitVar, dataclass, field
 
 import numpy as np
@@ -77,11 +77,10 @@ class StandingPlans:
 
     def __init__(self, snapshot: ClusterSnapshot) -> None:
         """Start without plans. snapshot: the nodes and their free room, read at each question."""
-        self._snapshot = snapshot
-        self._room = ReservedRoom(snapshot)
+        self.room = ReservedRoom(snapshot)  # of all plans
+        self.gangs_by_row: dict[int, set[GangKey]] = {}  # the gangs with reserved room on each row; read only
+        self.with_growth_seats: dict[GangKey, StandingPlan] = {}  # the plans that have growth seats; read only
         self._by_gang: dict[GangKey, StandingPlan] = {}
-        self._gangs_by_row: dict[int, set[GangKey]] = {}
-        self._gangs_with_growth_seats: dict[GangKey, None] = {}  # gangs with growth seats
 
     def __iter__(self) -> Iterator[StandingPlan]:
         return iter(self._by_gang.values())
@@ -93,24 +92,24 @@ class StandingPlans:
     def clear(self) -> None:
         """Remove every plan and its reserved room."""
         self._by_gang.clear()
-        self._gangs_by_row.clear()
-        self._gangs_with_growth_seats.clear()
-        self._room.clear()
+        self.gangs_by_row.clear()
+        self.with_growth_seats.clear()
+        self.room.clear()
 
     def put(self, key: GangKey, stored: StandingPlan) -> None:
         """Store a plan in place of an earlier one, and reserve its room."""
         before = self._by_gang.get(key)
         old, new = (Counter(each.plan.reserved_pods() if each else ()) for each in (before, stored))
-        self._room.release(list((old - new).elements()))
-        self._room.reserve(list((new - old).elements()))
+        self.room.release(list((old - new).elements()))
+        self.room.reserve(list((new - old).elements()))
         self._by_gang[key] = stored
-        self._gangs_with_growth_seats.pop(key, None)
+        self.with_growth_seats.pop(key, None)
         if stored.growth_seats():
-            self._gangs_with_growth_seats[key] = None
+            self.with_growth_seats[key] = stored
         for row in stored.seats_by_row:
-            self._gangs_by_row.setdefault(row, set()).add(key)
+            self.gangs_by_row.setdefault(row, set()).add(key)
         for row in before.seats_by_row.keys() - stored.seats_by_row.keys() if before else ():
-            self._forget_row(row, key)
+            _forget_row(self.gangs_by_row, row, key)
 
     def release_taken_seats(self, key: GangKey, uids: Collection[str], position: GangPosition) -> None:
         """Remove the seats of members that hold their hosts now from a plan, and release their room.
@@ -121,42 +120,27 @@ class StandingPlans:
         stored = self._by_gang[key]
         pods = [(stored.plan.hosts[uid], stored.plan.shapes[uid]) for uid in uids]
         stored.release_taken_seats(uids, position)
-        self._room.release(pods)
+        self.room.release(pods)
         for row, _ in pods:
-            if row not in stored.seats_by_row and key in self._gangs_by_row.get(row, ()):
-                self._forget_row(row, key)
+            if row not in stored.seats_by_row and key in self.gangs_by_row.get(row, ()):
+                _forget_row(self.gangs_by_row, row, key)
 
     def remove(self, key: GangKey) -> list[PodOnRow]:
         """Remove a plan, and return the pods for which it reserved room. Raises KeyError if the gang has no plan."""
         stored = self._by_gang.pop(key)
-        self._gangs_with_growth_seats.pop(key, None)
+        self.with_growth_seats.pop(key, None)
         pods = stored.plan.reserved_pods()
-        self._room.release(pods)
+        self.room.release(pods)
         for row in stored.seats_by_row:
-            self._forget_row(row, key)
+            _forget_row(self.gangs_by_row, row, key)
         return pods
-
-    def plans_with_growth_seats(self) -> Iterator[StandingPlan]:
-        """Yield the plans that have growth seats."""
-        return (self._by_gang[key] for key in self._gangs_with_growth_seats)
-
-    def growth_seats_beside(self, key: GangKey) -> int:
-        """Count the growth seats of the other gangs in a gang's namespace."""
-        others = (other for other in self._gangs_with_growth_seats if other.namespace == key.namespace and other != key)
-        return sum(len(self._by_gang[other].growth_seats()) for other in others)
 
     def __len__(self) -> int:
         return len(self._by_gang)
 
-    def rows(self) -> Iterable[int]:
-        """Return the rows on which any room is reserved."""
-        return self._gangs_by_row.keys()
-
     def seats_on(self, row: int) -> list[tuple[OrderedSeat, GangKey]]:
         """Return (seat, its gang) for each seat on a row, the last in order first; [] for a row without seats."""
-        seats = [
-            (seat, key) for key in self._gangs_by_row.get(row, ()) for seat in self._by_gang[key].seats_by_row[row]
-        ]
+        seats = [(seat, key) for key in self.gangs_by_row.get(row, ()) for seat in self._by_gang[key].seats_by_row[row]]
         return sorted(seats, key=lambda entry: entry[0].order, reverse=True)
 
     def plan_of(self, key: GangKey) -> StandingPlan:
@@ -170,24 +154,16 @@ class StandingPlans:
         All growth seats of the row if even that is not enough. [] if all seats fit, or if none is a growth seat.
         Changes nothing.
         """
-        if not self.is_overdrawn(row):
+        if not self.room.is_overdrawn(row):
             return []
         found: list[tuple[OrderedSeat, GangKey]] = []
         for seat, key in self.seats_on(row):
-            if seat.order[0] != SeatClass.GROWTH or not self.is_overdrawn(row):
+            if seat.order[0] != SeatClass.GROWTH or not self.room.is_overdrawn(row):
                 break
-            self._room.release([(row, seat.shape)])
+            self.room.release([(row, seat.shape)])
             found.append((seat, key))
-        self._room.reserve([(row, seat.shape) for seat, _ in found])
+        self.room.reserve([(row, seat.shape) for seat, _ in found])
         return found
-
-    def is_overdrawn(self, row: int) -> bool:
-        """Return True if more of a resource is reserved on a row than is free, or a host port is reserved twice."""
-        return self._room.is_overdrawn(row)
-
-    def shapes_without_room(self, row: int, shapes: Iterable[PodShape]) -> set[PodShape]:
-        """Return those of the shapes for which a row has no room for one more pod, even without the standing plans."""
-        return {shape for shape in set(shapes) if self._snapshot.room_at(row, shape) < 1}
 
     def pods_behind(self, order: SeatOrder, with_growth_seats: bool = True) -> list[PodOnRow]:
         """Return the reserved pods whose room a gang with this order may use: the seats of a later order.
@@ -203,34 +179,19 @@ class StandingPlans:
                     found += pods
         return found
 
-    def room_beside_plans(
-        self, without: PodsOnRows, rows: Sequence[int] | None = None, extra_pods: PodsOnRows = ()
-    ) -> RoomOf:
-        """Return a room function that counts the room beside the standing plans.
 
-        without: reserved pods whose room may be used. rows: the only rows to use; None for all. extra_pods: pods that
-        count as placed.
-        """
+def _forget_row(gangs_by_row: dict[int, set[GangKey]], row: int, key: GangKey) -> None:
+    """Remove a gang from the gangs with reserved room on a row, and the row with its last gang."""
+    gangs = gangs_by_row[row]
+    gangs.discard(key)
+    if not gangs:
+        del gangs_by_row[row]
 
-        def room_of(shape: PodShape, besides: PodsOnRows) -> Rows:
-            found = self._room.room(shape, without, [*extra_pods, *besides])
-            return found if rows is None else restrict_to_rows(found, rows)
 
-        return room_of
-
-    def free_beside_plans(self, without: PodsOnRows, extra_pods: PodsOnRows = ()) -> FreeOf:
-        """Return a function that gives the free size of each row beside the standing plans: see FreeSizes.
-
-        without: reserved pods whose room may be used. extra_pods: pods that count as placed.
-        """
-        return lambda besides: self._room.free_sizes(without, [*extra_pods, *besides])
-
-    def _forget_row(self, row: int, key: GangKey) -> None:
-        """Remove a gang from the gangs with reserved room on a row."""
-        gangs = self._gangs_by_row[row]
-        gangs.discard(key)
-        if not gangs:
-            del self._gangs_by_row[row]
+def growth_seats_beside(key: GangKey, with_growth_seats: Mapping[GangKey, StandingPlan]) -> int:
+    """Count the growth seats of the other gangs in a gang's namespace. with_growth_seats: the plans that have some."""
+    others = (each for other, each in with_growth_seats.items() if other.namespace == key.namespace and other != key)
+    return sum(len(each.growth_seats()) for each in others)
 
 
 class ReservedRoom:
@@ -348,6 +309,37 @@ class ReservedRoom:
         for row, ports in used_ports.items():
             if any(ports[port] > 0 for port in shape.host_ports):
                 room[row] = 0
+
+
+def room_beside_plans(
+    reserved: ReservedRoom, without: PodsOnRows, rows: Sequence[int] | None = None, extra_pods: PodsOnRows = ()
+) -> RoomOf:
+    """Return a room function that counts the room beside the standing plans.
+
+    reserved: the room of the plans. without: reserved pods whose room may be used. rows: the only rows to use; None for
+    all. extra_pods: pods that count as placed.
+    """
+
+    def room_of(shape: PodShape, besides: PodsOnRows) -> Rows:
+        found = reserved.room(shape, without, [*extra_pods, *besides])
+        return found if rows is None else restrict_to_rows(found, rows)
+
+    return room_of
+
+
+def free_beside_plans(reserved: ReservedRoom, without: PodsOnRows, extra_pods: PodsOnRows = ()) -> FreeOf:
+    """Return a function that gives the free size of each row beside the standing plans: see
+    ClusterSnapshot.free_sizes.
+
+    reserved: the room of the plans. without: reserved pods whose room may be used. extra_pods: pods that count as
+    placed.
+    """
+    return lambda besides: reserved.free_sizes(without, [*extra_pods, *besides])
+
+
+def shapes_without_room(snapshot: ClusterSnapshot, row: int, shapes: Iterable[PodShape]) -> set[PodShape]:
+    """Return those of the shapes for which a row has no room for one more pod, even without the standing plans."""
+    return {shape for shape in set(shapes) if snapshot.room_at(row, shape) < 1}
 
 
 def restrict_to_rows(room: Rows, rows: Iterable[int]) -> Rows:

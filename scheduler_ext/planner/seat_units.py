@@ -43,7 +43,7 @@ class SeatUnits:
 
 def has_units(gang: Gang) -> bool:
     """Return True if a gang has multiples on a host, runs of ranks, or groups that start whole."""
-    return gang.multiple > 1 or bool(gang.layers) or any(rule.all_or_nothing for rule in gang.group_rules)
+    return gang.multiple > 1 or bool(gang.layers) or any(rule.all_or_nothing for rule in gang.terms.group_rules)
 
 
 def seat_units(gang: Gang, plan: GangPlan, placed_members: PlacedMembers, *, only_multiples: bool = False) -> SeatUnits:
@@ -123,7 +123,7 @@ def _parts(
     Parts may overlap: the caller joins them. placed_members: (member, host id). group_of: uid -> group.
     """
     yield from _parts_of_hosts(gang, plan, placed_members, group_of)
-    if gang.layers and not gang.group_rules:
+    if gang.layers and not gang.terms.group_rules:
         size, by_run = gang.layers[-1][1], defaultdict[int, list[str]](list)
         for uid in plan.hosts:
             by_run[plan.ranks[uid] // size].append(uid)

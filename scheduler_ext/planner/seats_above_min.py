@@ -14,8 +14,8 @@ from turnout.kube.resource_table import Rows
 from turnout.scheduler_ext.planner.batches import Work
 from turnout.scheduler_ext.planner.order import GangPosition, order_seats
 from turnout.scheduler_ext.planner.place_gang import place
-from turnout.scheduler_ext.planner.request import GangPlan, GangRequest, PodsOnRows, drop_seats
-from turnout.scheduler_ext.planner.reserved_room import StandingPlans
+from turnout.scheduler_ext.planner.request import AbsentMembers, GangPlan, GangRequest, PodsOnRows, drop_seats
+from turnout.scheduler_ext.planner.reserved_room import StandingPlans, free_beside_plans, room_beside_plans
 from turnout.scheduler_ext.planner.seat_units import seat_units
 from turnout.topology.fabric import Fabric
 
@@ -34,8 +34,8 @@ def place_beside_plans(
     without: reserved pods whose room may be used. rows: the only rows to use; None for all. extra_pods: pods that count
     as placed. work: counts the steps, and limits them. standing_plans: are not changed.
     """
-    request = replace(request, free_of=standing_plans.free_beside_plans(without, extra_pods))
-    return place(fabric, request, standing_plans.room_beside_plans(without, rows, extra_pods), work)
+    request = replace(request, free_of=free_beside_plans(standing_plans.room, without, extra_pods))
+    return place(fabric, request, room_beside_plans(standing_plans.room, without, rows, extra_pods), work)
 
 
 def replace_lost_seats(
@@ -65,8 +65,7 @@ def replace_lost_seats(
         waiting=waiting,
         placed_members=(*request.placed_members, *seated),
         nominated_hosts={},
-        missing_pods=0,
-        growth_pods=0,
+        absent=AbsentMembers(lost=request.absent.lost),
     )
     behind = standing_plans.pods_behind(position.last_key)
     extra_pods = remaining.reserved_pods()
@@ -92,7 +91,8 @@ def _lost_seats(
     certain_pods = [(seat.host, seat.shape) for seat in seats if seat.order == position.first_needed_key]
     lost: set[str | int] = set()
     for order in sorted({seat.order for seat in seats if seat.order != position.first_needed_key}):
-        room_of = standing_plans.room_beside_plans(standing_plans.pods_behind(order), extra_pods=tuple(certain_pods))
+        behind = standing_plans.pods_behind(order)
+        room_of = room_beside_plans(standing_plans.room, behind, extra_pods=tuple(certain_pods))
         rooms: dict[PodShape, Rows] = {}
         for seat in (seat for seat in seats if seat.order == order):
             room = rooms[seat.shape] if seat.shape in rooms else room_of(seat.shape, ())

@@ -33,14 +33,14 @@ def gangs_of_tree(view: ClusterView, gang: Gang) -> list[Gang]:
 
     [] for a gang beyond the MAX_TREE_GANGS oldest PodGroups of its tree. gang: with `ancestors`.
     """
-    namespace, root = gang.key.namespace, gang.ancestors[0].name
-    return _oldest_gangs(view, gang) if gang.key in view.composites.tree(namespace, root) else []
+    namespace, root = gang.key.namespace, gang.terms.ancestors[0].name
+    return _oldest_gangs(view, gang) if gang.key in view.groups.composites.tree(namespace, root) else []
 
 
 def _oldest_gangs(view: ClusterView, gang: Gang) -> list[Gang]:
     """Return the gangs of a gang's tree, the oldest first. A gang below a branch that is not valid is left out."""
-    keys = view.composites.tree(gang.key.namespace, gang.ancestors[0].name)
-    return [other for key in keys if (other := view.gangs.get(key)) is not None and other.ancestors]
+    keys = view.groups.composites.tree(gang.key.namespace, gang.terms.ancestors[0].name)
+    return [other for key in keys if (other := view.gangs.get(key)) is not None and other.terms.ancestors]
 
 
 def held_back(view: ClusterView, together: Sequence[Gang], can_start: Callable[[Gang], bool]) -> dict[GangKey, str]:
@@ -54,7 +54,7 @@ def held_back(view: ClusterView, together: Sequence[Gang], can_start: Callable[[
     counts = _count_starting(view, together, can_start)
     found: dict[GangKey, str] = {}
     for gang in together:
-        for each in gang.ancestors:
+        for each in gang.terms.ancestors:
             if counts.get(each.name, 0) < each.min_groups:
                 number = f"{counts.get(each.name, 0)} of its groups can start, {each.min_groups} must start together"
                 found.setdefault(gang.key, f"CompositePodGroup {each.name[:80]}: {number}")
@@ -74,14 +74,14 @@ def _count_starting(view: ClusterView, together: Sequence[Gang], can_start: Call
     starting = {gang.key for gang in together if can_start(gang)}
     children: dict[str, set[object]] = {}  # those that can start
     for gang in reversed(together):
-        names = [each.name for each in gang.ancestors]
+        names = [each.name for each in gang.terms.ancestors]
         if gang.key in starting:
             children.setdefault(names[-1], set()).add(gang.key)
     for depth in range(MAX_DEPTH - 1, 0, -1):  # the innermost first
         for gang in together:
-            names = [each.name for each in gang.ancestors]
+            names = [each.name for each in gang.terms.ancestors]
             if len(names) > depth:
-                min_groups = max(1, view.composites.min_groups(namespace, names[depth]))
+                min_groups = max(1, view.groups.composites.min_groups(namespace, names[depth]))
                 if len(children.get(names[depth], ())) >= min_groups:
                     children.setdefault(names[depth - 1], set()).add(names[depth])
     return {name: len(found) for name, found in children.items()}
@@ -110,14 +110,14 @@ class SharedDomains:
         It follows once enough of the set below each of its ancestors can start: so it has a domain to follow.
         can_start: returns True for a gang that has started or has a place.
         """
-        view = self._view
-        if not gang.ancestors or gang.key in view.composites.tree(gang.key.namespace, gang.ancestors[0].name):
+        view, ancestors = self._view, gang.terms.ancestors
+        if not ancestors or gang.key in view.groups.composites.tree(gang.key.namespace, ancestors[0].name):
             return ""
         self._steps += _COUNT_STEPS
         counts = _count_starting(view, _oldest_gangs(view, gang), can_start)
-        if all(counts.get(each.name, 0) >= max(1, each.min_groups) for each in gang.ancestors):
+        if all(counts.get(each.name, 0) >= max(1, each.min_groups) for each in gang.terms.ancestors):
             return ""
-        name = gang.ancestors[0].name[:80]
+        name = gang.terms.ancestors[0].name[:80]
         return f"CompositePodGroup {name} has more than {MAX_TREE_GANGS} PodGroups, and the oldest of them come first"
 
     def gained_followers(self, together: Sequence[Gang], before: Collection[GangKey], plan_of: PlanOf) -> bool:
@@ -126,9 +126,9 @@ class SharedDomains:
         together: the set. before: the gangs of the set that had places before. plan_of: returns the current plan of a
         gang, None for none. False for a set of no tree, and for a tree with at most MAX_TREE_GANGS gangs.
         """
-        if not together or before or not (ancestors := together[0].ancestors):
+        if not together or before or not (ancestors := together[0].terms.ancestors):
             return False
-        may_be_cut = self._view.composites.exceeds_limit(together[0].key.namespace, ancestors[0].name)
+        may_be_cut = self._view.groups.composites.exceeds_limit(together[0].key.namespace, ancestors[0].name)
         plans = (plan_of(gang.key) for gang in together) if may_be_cut else ()
         return any(plan is not None and plan.hosts for plan in plans)
 
@@ -143,8 +143,10 @@ class SharedDomains:
         together, view = _oldest_gangs(self._view, gang), self._view
         self._steps += len(together)
         mask: NDArray[np.bool_] | None = None
-        for ancestor in gang.ancestors:
-            descendants = [other for other in together if any(each.name == ancestor.name for each in other.ancestors)]
+        for ancestor in gang.terms.ancestors:
+            descendants = [
+                other for other in together if any(each.name == ancestor.name for each in other.terms.ancestors)
+            ]
             if ancestor.level is None or all(other is gang for other in descendants):
                 continue
             table = _domain_of_rows(view, ancestor.level)
@@ -258,8 +260,8 @@ def merge_tree(ancestor: Ancestor, gangs: Sequence[Gang]) -> Gang:
 
 def _child_of(ancestor: Ancestor, gang: Gang) -> _Child:
     """Return the child of an ancestor to which a gang belongs. Raises ValueError for a gang not below the ancestor."""
-    names = [each.name for each in gang.ancestors]
-    inner = gang.ancestors[names.index(ancestor.name) + 1 :]
+    names = [each.name for each in gang.terms.ancestors]
+    inner = gang.terms.ancestors[names.index(ancestor.name) + 1 :]
     if inner:
         return _Child(f"composite {inner[0].name}", inner[0].level, False, inner[0].min_groups or 1)
     own = gang.sizing.wish.required if gang.sizing is not None else None

@@ -158,13 +158,15 @@ class Watches(InformerFactory, WatchState):
         self._metrics, self._notify = metrics, notify
         self._map, self._follower = MapInUse(hold_large), ConfigMapFollower(draft_map, self._take_map)
         view = plans.view
-        self.watch("nodes", "/api/v1/nodes", Node, CallbackSink(view.put_node, lambda key: view.drop_node(key.name)))
+        layout, groups = view.layout, view.groups
+        nodes = CallbackSink(layout.put_node, lambda key: layout.drop_node(key.name))
+        self.watch("nodes", "/api/v1/nodes", Node, nodes)
         pods = CallbackSink(self.put_pod, lambda key: self.drop_pod(key.uid))
         self.watch("pods", "/api/v1/pods", Pod, pods, params={"fieldSelector": UNFINISHED})
         self.follow_configmap("configmap", configmap, self._follower)
         for dialect, path in POD_GROUP_PATHS.items():
             self._watch_groups(dialect, path)
-        handlers = CallbackSink(view.put_composite, lambda key: view.drop_composite(key.namespace, key.name))
+        handlers = CallbackSink(groups.put_composite, lambda key: groups.drop_composite(key.namespace, key.name))
         self.watch(COMPOSITES, COMPOSITE_GROUP_PATH, PodGroup, handlers, optional=True)
         for kind, path in OWNERS.items():
             self._watch_owners(kind, path)
@@ -176,15 +178,15 @@ class Watches(InformerFactory, WatchState):
     def _watch_groups(self, dialect: Dialect, path: str) -> None:
         """Watch the PodGroups of a dialect, if the cluster serves them. path: of their list."""
         view = self.plans.view
-        put, name = partial(view.put_group, dialect), f"podgroups.{dialect.value}"
-        handlers = CallbackSink(put, lambda key: view.drop_group(dialect, key.namespace, key.name))
+        put, name = partial(view.groups.put_group, dialect), f"podgroups.{dialect.value}"
+        handlers = CallbackSink(put, lambda key: view.groups.drop_group(dialect, key.namespace, key.name))
         self.watch(name, path, PodGroup, handlers, optional=True)
 
     def _watch_owners(self, kind: str, path: str) -> None:
         """Watch the objects of a kind that own pods, if the cluster serves them. path: of their list."""
         view = self.plans.view
-        put, name = partial(view.put_owner, kind), path.rsplit("/", 1)[1]
-        handlers = CallbackSink(put, lambda key: view.drop_owner(kind, key.namespace, key.name))
+        put, name = partial(view.groups.put_owner, kind), path.rsplit("/", 1)[1]
+        handlers = CallbackSink(put, lambda key: view.groups.drop_owner(kind, key.namespace, key.name))
         self.watch(name, path, Owner, handlers, optional=True)
 
     def _watch_queues(self) -> None:
@@ -249,7 +251,7 @@ class Watches(InformerFactory, WatchState):
         metrics.reloads.labels(outcome.value).inc()
         metrics.map_errors.set(verdict.faults)
         if verdict.fabric is not None:
-            self.plans.view.set_map(verdict.fabric)
+            self.plans.view.layout.set_map(verdict.fabric)
             metrics.hosts.set(verdict.fabric.mapped_count)
             metrics.last_reload.set(self._clock.wall())
         log.info("map_looked_at", extra={"reason": outcome.value, "detail": verdict.detail})

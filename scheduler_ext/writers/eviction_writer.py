@@ -26,7 +26,7 @@ from turnout.kube.client.clock import Clock
 from turnout.kube.client.leased_calls import Calls
 from turnout.kube.errors import CallError, Conflict, NotFound, NotLeading
 from turnout.kube.server.client_metrics import start_at_zero
-from turnout.scheduler_ext.cluster.gang import Gang
+from turnout.scheduler_ext.cluster.gang import Gang, waiting_gangs
 from turnout.scheduler_ext.gates.evictions import (
     GangRepair,
     find_stuck_gang,
@@ -287,7 +287,7 @@ class Repairer:
 
         The gangs of the last call come last.
         """
-        wishing = [g.key for g in self._view.waiting_gangs() if g.repair.remedy is not Remedy.WAIT]
+        wishing = [g.key for g in waiting_gangs(self._view.gangs.values()) if g.repair.remedy is not Remedy.WAIT]
         last = set(self._last_gangs)
         self._last_gangs = sorted(wishing, key=lambda key: key in last)[:MAX_GANGS_PER_TICK]
         return self._last_gangs

@@ -19,6 +19,7 @@ from turnout.kube.client.leased_calls import Calls
 from turnout.kube.errors import CallError, Conflict, NotFound, NotLeading
 from turnout.kube.objects import Pod
 from turnout.kube.server.client_metrics import start_at_zero
+from turnout.scheduler_ext.cluster.gang import waiting_gangs
 from turnout.scheduler_ext.cluster.request_hints import PodGroupState
 from turnout.scheduler_ext.planner.batches import QUESTION_STEPS
 from turnout.scheduler_ext.planner.nominations import (
@@ -153,7 +154,7 @@ class NominationWriter:
             for uid in [u for u, s in self._since_s.items() if now_s - s > 2 * self._choices.expire_s]:
                 del self._since_s[uid]  # expired long ago: the pod may be nominated again
                 self._nominated_nodes.pop(uid, None)
-            self.due.update(dict.fromkeys(gang.key for gang in self._view.waiting_gangs()))
+            self.due.update(dict.fromkeys(gang.key for gang in waiting_gangs(self._view.gangs.values())))
             self._wake.set()
             await self._clock.sleep(TICK_S)
 

@@ -10,7 +10,8 @@ from typing import Any
 
 from turnout.simulator.api.kinds.catalogue import NAMESPACES
 from turnout.simulator.api.model import ApiRefusal, ResourceKind
-from turnout.simulator.api.store import Store, Stored
+from turnout.simulator.api.objects import Key, Stored
+from turnout.simulator.api.store import Store
 from turnout.simulator.api.writes.deletion import FOREGROUND, ORPHAN, DeleteOptions
 
 
@@ -20,10 +21,10 @@ def collect(store: Store) -> int:
     Return the number of writes and deletions.
     """
     done = 0
-    while store.owner_index.to_check:
-        kind, namespace, name = store.owner_index.to_check.pop()
+    while store.objects.owner_index.to_check:
+        kind, namespace, name = store.objects.owner_index.to_check.pop()
         try:
-            stored = store.get(kind, namespace, name)
+            stored = store.objects.get(kind, namespace, name)
         except ApiRefusal:
             continue
         done += _collect_object(store, kind, stored)
@@ -56,10 +57,11 @@ def _collect_unowned(store: Store, kind: ResourceKind, stored: Stored) -> int:
     owners = meta.get("ownerReferences")
     if not owners:
         return 0
-    living = [owner for owner in owners if store.owner_index.place(owner["uid"])]
-    waiting = [o for o in living if o.get("blockOwnerDeletion") and store.waits_for_dependents(o["uid"])]
+    living = [owner for owner in owners if store.objects.owner_index.place(owner["uid"])]
+    waiting = [o for o in living if o.get("blockOwnerDeletion") and store.objects.waits_for_dependents(o["uid"])]
     if len(waiting) == len(living):
-        policy = DeleteOptions(policy="Foreground") if waiting and store.dependents(meta["uid"]) else DeleteOptions()
+        is_foreground = waiting and store.objects.dependents(meta["uid"])
+        policy = DeleteOptions(policy="Foreground") if is_foreground else DeleteOptions()
         store.delete(kind, meta.get("namespace", ""), meta["name"], policy)
         return 1
     return _keep_owners(store, kind, stored, [owner for owner in living if owner not in waiting])
@@ -82,15 +84,15 @@ def _empty_namespace(store: Store, namespace: Stored) -> int:
     Objects that are being deleted already are waited for. Return the number of deletions.
     """
     name, done = namespace.obj["metadata"]["name"], 0
-    for kind, key in store.contents(name):
+    for kind, key in _contents(store, name):
         try:
-            inside = store.get(kind, *key).obj["metadata"]
+            inside = store.objects.get(kind, *key).obj["metadata"]
         except ApiRefusal:
             continue  # it went with another
         if not inside.get("deletionTimestamp"):
             store.delete(kind, *key)
             done += 1
-    if not store.contents(name):
+    if not _contents(store, name):
         store.finish_deletion(NAMESPACES, namespace)
         done += 1
     return done
@@ -103,7 +105,7 @@ def _orphan(store: Store, kind: ResourceKind, stored: Stored) -> int:
     included.
     """
     uid, done = stored.obj["metadata"]["uid"], 1
-    for other, dependent in store.dependents(uid):
+    for other, dependent in store.objects.dependents(uid):
         remaining_owners = [o for o in dependent.obj["metadata"]["ownerReferences"] if o["uid"] != uid]
         store.patch_metadata(other, dependent, {"ownerReferences": remaining_owners})
         done += 1
@@ -118,7 +120,7 @@ def _delete_in_foreground(store: Store, kind: ResourceKind, stored: Stored) -> i
     Return 1 if the finalizer was removed, else 0: then the dependents are marked, and later steps delete them.
     """
     uid = stored.obj["metadata"]["uid"]
-    dependents = store.dependents(uid)
+    dependents = store.objects.dependents(uid)
     blocking = [
         dependent
         for _, dependent in dependents
@@ -130,7 +132,7 @@ def _delete_in_foreground(store: Store, kind: ResourceKind, stored: Stored) -> i
     for other, dependent in dependents:
         meta = dependent.obj["metadata"]
         if not meta.get("deletionTimestamp"):
-            store.owner_index.to_check.add((other, meta.get("namespace", ""), meta["name"]))
+            store.objects.owner_index.to_check.add((other, meta.get("namespace", ""), meta["name"]))
     return 0
 
 
@@ -138,3 +140,9 @@ def _remove_finalizer(store: Store, kind: ResourceKind, stored: Stored, finalize
     """Remove one finalizer from an object that has it. The object is removed if it was the last one."""
     left = [each for each in stored.obj["metadata"]["finalizers"] if each != finalizer]
     store.patch_metadata(kind, stored, {"finalizers": left})
+
+
+def _contents(store: Store, namespace: str) -> list[tuple[ResourceKind, Key]]:
+    """Return (kind, (namespace, name)) of every object in a namespace, of all served kinds, in no order."""
+    kinds = store.catalogue.kinds()
+    return [(kind, key) for kind in kinds for key in store.objects.of(kind) if key[0] == namespace]

@@ -17,8 +17,9 @@ import msgspec
 from turnout.simulator.api.kinds.catalogue import Catalogue
 from turnout.simulator.api.kinds.printer_columns import table
 from turnout.simulator.api.model import ApiRefusal, ResourceKind, Unserved, invalid, success
+from turnout.simulator.api.objects import Key, StorePage
 from turnout.simulator.api.selectors import ObjectPredicate, selected
-from turnout.simulator.api.store import Key, Store, StorePage
+from turnout.simulator.api.store import Store
 from turnout.simulator.api.writes import patch
 from turnout.simulator.api.writes.deletion import delete_options
 from turnout.simulator.api.writes.patch import scale_of, with_replicas
@@ -97,7 +98,7 @@ def _get(store: Store, call: Call) -> ApiAnswer:
     target, query = call.target, call.query
     kind = target.kind
     if target.name:
-        stored = store.get(kind, target.namespace, target.name)
+        stored = store.objects.get(kind, target.namespace, target.name)
         if target.subresource == "scale":
             return _json_answer(scale_of(kind, stored.obj))
         return (
@@ -108,7 +109,7 @@ def _get(store: Store, call: Call) -> ApiAnswer:
     selection = selected(kind, query.get("labelSelector", ""), query.get("fieldSelector", ""))
     limit = int(query["limit"]) if query.get("limit", "").isdigit() else 0
     version, after = _read_token(query["continue"]) if query.get("continue") else (0, None)
-    page = store.page(kind, target.namespace, selection, limit, after, version)
+    page = store.objects.page(kind, target.namespace, selection, limit, after, version)
     return _json_answer(_as_table(call, page)) if call.wants_table else ApiAnswer(_as_list(kind, page))
 
 
@@ -151,7 +152,7 @@ def _patch(store: Store, call: Call) -> ApiAnswer:
     if apply is None or (apply is patch.strategic_merge_patch and target.kind.custom):
         message = "the body of the request was in an unknown format - accepted media types include: "
         raise ApiRefusal("UnsupportedMediaType", message + "application/json-patch+json, application/merge-patch+json")
-    old = store.get(target.kind, target.namespace, target.name).obj
+    old = store.objects.get(target.kind, target.namespace, target.name).obj
     new = apply(scale_of(target.kind, old) if target.subresource == "scale" else old, call.body)
     if not isinstance(new, dict) or not isinstance(new.get("metadata"), dict):
         raise ApiRefusal("Invalid", "the patch leaves no object behind")
@@ -169,7 +170,7 @@ def _store_update(store: Store, call: Call, new: Any) -> ApiAnswer:
     target = call.target
     where = (target.kind, target.namespace, target.name)
     if target.subresource == "scale":
-        new = with_replicas(target.kind, store.get(*where).obj, new)
+        new = with_replicas(target.kind, store.objects.get(*where).obj, new)
         return _json_answer(scale_of(target.kind, store.update(*where, new, "scale", call.manager).obj))
     return ApiAnswer(store.update(*where, new, target.subresource, call.manager).raw)
 
@@ -186,16 +187,17 @@ def _delete(store: Store, call: Call) -> ApiAnswer:
     if target.name:
         deleted = store.delete(target.kind, target.namespace, target.name, options)
         meta = deleted.obj["metadata"]
-        if target.kind.graceful or store.owner_index.place(meta["uid"]):  # it is shown while there is something to show
+        # It is shown while there is something to show.
+        if target.kind.graceful or store.objects.owner_index.place(meta["uid"]):
             return ApiAnswer(deleted.raw)
         details = {"name": target.name, "group": target.kind.group, "kind": target.kind.plural, "uid": meta["uid"]}
         return _json_answer({**success(), "details": details})
     selection = selected(target.kind, query.get("labelSelector", ""), query.get("fieldSelector", ""))
-    found = store.find(target.kind, target.namespace, selection)
+    found = store.objects.find(target.kind, target.namespace, selection)
     for stored in found:
         meta = stored.obj["metadata"]
         store.delete(target.kind, meta.get("namespace", ""), meta["name"], options)
-    return ApiAnswer(_as_list(target.kind, StorePage(tuple(found), store.version)))
+    return ApiAnswer(_as_list(target.kind, StorePage(tuple(found), store.objects.version)))
 
 
 def _check_writable(target: Target) -> None:

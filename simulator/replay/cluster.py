@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import heapq
 from bisect import insort
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import IntEnum
 
 import numpy as np
@@ -29,6 +29,9 @@ class Event(IntEnum):
     ARRIVAL = 2
 
 
+_PlannedEvent = tuple[float, Event, str, int]  # (time, kind, job, version of the job's end)
+
+
 class ReplayWorld:
     """The whole state of the replayed cluster at the moment `now_s`."""
 
@@ -45,7 +48,7 @@ class ReplayWorld:
         self.evictions: list[Eviction] = []
         self.worked_gpu_s = 0.0
         self._window_s = max(each.at_s for each in submissions)
-        self._events: list[tuple[float, Event, str, int]] = []
+        self._events: list[_PlannedEvent] = []
         self._coming = {each.name: each for each in submissions}
         sizes = {each.gpus for each in submissions}
         self._takes = {shape_of(gpus): np.array([gpus], dtype=np.int64) for gpus in sizes}
@@ -58,7 +61,7 @@ class ReplayWorld:
 
     def next_s(self) -> float | None:
         """Return the time of the next event, in seconds since the begin of the replay; None if none is left."""
-        while self._events and self._is_outdated(self._events[0]):
+        while self._events and _is_outdated(self._events[0], self.running):
             heapq.heappop(self._events)
         return self._events[0][0] if self._events else None
 
@@ -74,40 +77,21 @@ class ReplayWorld:
                 job_run = JobRun(submission, submission.minimum, submission.work_s, known_curve=self.rules.known_curves)
                 insort(self.waiting, job_run, key=lambda each: each.submission.turn)
             elif event is Event.END:
-                self._end(self.running.pop(name))
+                job_run = self.running.pop(name)
+                self.worked_gpu_s += job_run.progress(self.now_s, self._window_s)
+                for pod in job_run.pods:
+                    _free_gpus(self.free, job_run, pod)
+                self.ended[name] = job_run.result(self.now_s)
             else:
                 self._remove_leavers(self.running[name])
         self.schedule()
 
-    def _is_outdated(self, event: tuple[float, Event, str, int]) -> bool:
-        """Return True if an event concerns a job that has ended, or an end that was computed again since.
-
-        event: (time, kind, job, version of the job's end).
-        """
-        _, kind, name, version = event
-        job_run = self.running.get(name)
-        if kind is Event.ARRIVAL:
-            return False
-        return job_run is None or (kind is Event.END and version != job_run.version)
-
-    def _end(self, job_run: JobRun) -> None:
-        """End a job that is out of `running` already: count its work, free its GPUs, and record its result."""
-        self.worked_gpu_s += job_run.progress(self.now_s, self._window_s)
-        for pod in job_run.pods:
-            self._free_gpus(job_run, pod)
-        self.ended[job_run.submission.name] = job_run.result(self.now_s)
-
     def _remove_leavers(self, job_run: JobRun) -> None:
         """Remove the job's pods whose grace time is over, and free their GPUs."""
         for pod in [pod for pod in job_run.pods if pod.leaves_at_s is not None and pod.leaves_at_s <= self.now_s]:
-            self._free_gpus(job_run, pod)
+            _free_gpus(self.free, job_run, pod)
             job_run.pods.remove(pod)
         job_run.last_state = None
-
-    def _free_gpus(self, job_run: JobRun, pod: WorkerPod) -> None:
-        """Free the GPUs of a pod of this job, if the pod has a node. The pod itself is not changed."""
-        if pod.row is not None:
-            self.free[pod.row] += job_run.submission.gpus
 
     # The scheduler.
 
@@ -177,42 +161,21 @@ class ReplayWorld:
     # The autoscaler.
 
     def observation(self) -> Observation:
-        """Return the observation that the autoscaler decides on now: visible jobs, the queue and the free room."""
-        lives = sorted(
-            (*self.running.values(), *self.visible_waiting_jobs()), key=lambda job_run: job_run.submission.name
-        )
+        """Return the observation that the autoscaler decides on now: visible jobs, the queue and the free room.
+
+        In a strict queue (no backfill) it sees the startable_jobs() and the first waiting job after these, unless
+        `all_seen` is set.
+        """
+        visible = self.waiting
+        if not (self.rules.backfill or self.rules.all_seen):  # a strict queue: those that could start, and one more
+            startable = list(startable_jobs(self.waiting, self.running.values(), self.free))
+            visible = self.waiting[: len(startable) + 1]
+        lives = sorted((*self.running.values(), *visible), key=lambda job_run: job_run.submission.name)
         jobs = [job_run.job_state() for job_run in lives]
         used = self.rules.gpus - sum(self.free)
         free = np.array(self.free, dtype=np.int64).reshape(-1, 1)
         room = Capacity((GPU,), free, self._takes, self._admits)
         return Observation(tuple(jobs), {QUEUE: QueueShare(used={GPU: used})}, room)
-
-    def visible_waiting_jobs(self) -> list[JobRun]:
-        """Return the waiting jobs that the autoscaler sees, in turn. The list may be the world's own: do not change it.
-
-        In a strict queue (no backfill) it sees the startable_jobs() and the first job after these, unless `all_seen` is
-        set.
-        """
-        if self.rules.backfill or self.rules.all_seen:
-            return self.waiting
-        fitting = list(self.startable_jobs())
-        return self.waiting[: len(fitting) + 1]
-
-    def startable_jobs(self) -> Iterator[JobRun]:
-        """Yield the waiting jobs, in queue order, that would fit together if every elastic worker, and every pod that
-        is leaving, were gone.
-
-        Stop at the first job that does not fit. It must be used up before the cluster changes.
-        """
-        free_without_elastic = list(self.free)
-        for job_run in self.running.values() if self.waiting else ():
-            for pod in job_run.pods:
-                if pod.row is not None and (pod.index >= job_run.submission.minimum or pod.leaves_at_s is not None):
-                    free_without_elastic[pod.row] += job_run.submission.gpus
-        for job_run in self.waiting:
-            if place(free_without_elastic, job_run.submission.gpus, job_run.submission.minimum) is None:
-                return
-            yield job_run
 
     def carry_out(self, steps: Sequence[Step], policy: Policy) -> bool:
         """Apply the autoscaler's steps to the jobs, then run the scheduler. Return True if a size changed.
@@ -255,6 +218,44 @@ class ReplayWorld:
             if job_run.staying_workers != before:
                 self._restart(job_run)
         job_run.replicas = step.target
+
+
+def _is_outdated(event: _PlannedEvent, running: Mapping[str, JobRun]) -> bool:
+    """Return True if an event concerns a job that has ended, or an end that was computed again since.
+
+    running: the running jobs by name.
+    """
+    _, kind, name, version = event
+    job_run = running.get(name)
+    if kind is Event.ARRIVAL:
+        return False
+    return job_run is None or (kind is Event.END and version != job_run.version)
+
+
+def _free_gpus(free: list[int], job_run: JobRun, pod: WorkerPod) -> None:
+    """Free the GPUs of a pod of this job, if the pod has a node. The pod itself is not changed.
+
+    free: free GPUs of each node, which is changed.
+    """
+    if pod.row is not None:
+        free[pod.row] += job_run.submission.gpus
+
+
+def startable_jobs(waiting: Sequence[JobRun], running: Iterable[JobRun], free: Sequence[int]) -> Iterator[JobRun]:
+    """Yield the waiting jobs, in queue order, that would fit together if every elastic worker, and every pod that is
+    leaving, were gone.
+
+    Stop at the first job that does not fit. free: free GPUs of each node.
+    """
+    free_without_elastic = list(free)
+    for job_run in running if waiting else ():
+        for pod in job_run.pods:
+            if pod.row is not None and (pod.index >= job_run.submission.minimum or pod.leaves_at_s is not None):
+                free_without_elastic[pod.row] += job_run.submission.gpus
+    for job_run in waiting:
+        if place(free_without_elastic, job_run.submission.gpus, job_run.submission.minimum) is None:
+            return
+        yield job_run
 
 
 def _check_fits_empty_cluster(submission: Submission, rules: ReplayRules) -> None:

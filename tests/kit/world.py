@@ -121,9 +121,9 @@ class World:
         self.nodes += [node(f"x{at}", gpus, f"10.99.0.{at + 1}") for at in range(off_map)]
         self.fabric = build(read_map({"topology_config": "\n".join(lines)}).entries)
         for each in self.nodes:
-            self.view.put_node(each)
+            self.view.layout.put_node(each)
         if mapped:
-            self.view.set_map(self.fabric)
+            self.view.layout.set_map(self.fabric)
         rule = DistanceRule.LEAF_ONLY if self.rules.leaf_only else DistanceRule.ALL_TIERS
         self.plans = Plans(self.view, rule, self.rules.hold_incomplete)
 
@@ -140,7 +140,7 @@ class World:
 
     def put_group(self, name, minimum, dialect=Dialect.VOLCANO, created=0, **spec):
         """Show a PodGroup."""
-        self.view.put_group(dialect, group(name, minimum, created=created, **spec))
+        self.view.groups.put_group(dialect, group(name, minimum, created=created, **spec))
         return self
 
     def member(self, pod_):

@@ -40,4 +40,4 @@ class ShownExtender(Extender):
         self.watches.drop_pod(uid)
 
     def use_map(self, fabric):
-        self.view.set_map(fabric)
+        self.view.layout.set_map(fabric)

@@ -43,7 +43,7 @@ class Machine(RuleBasedStateMachine):
 
     def note(self):
         collect(self.store)
-        self.seen[self.store.version] = {name: held[1] for name, held in self.model.items()}
+        self.seen[self.store.objects.version] = {name: held[1] for name, held in self.model.items()}
 
     def tidy_model(self):
         """Owners that are gone take their dependents along, again and again."""
@@ -82,7 +82,7 @@ class Machine(RuleBasedStateMachine):
         data = {"n": str(next(self.steps))}
         if name not in self.model:
             return
-        old = self.store.get(CONFIG_MAPS, "default", name)
+        old = self.store.objects.get(CONFIG_MAPS, "default", name)
         version = str(old.version - 1) if stale else str(old.version)
         new = {**old.obj, "metadata": {**old.obj["metadata"], "resourceVersion": version}, "data": data}
         if stale:
@@ -114,7 +114,7 @@ class Machine(RuleBasedStateMachine):
         """Take the finalizer off."""
         if name not in self.model:
             return
-        old = self.store.get(CONFIG_MAPS, "default", name)
+        old = self.store.objects.get(CONFIG_MAPS, "default", name)
         new = {**old.obj, "metadata": {**old.obj["metadata"], "finalizers": []}}
         self.store.update(CONFIG_MAPS, "default", name, new)
         self.model[name][2] = False
@@ -125,7 +125,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(target=pages, size=st.integers(1, 3))
     def first_page(self, size):
-        page = self.store.page(CONFIG_MAPS, "default", everything, size, None)
+        page = self.store.objects.page(CONFIG_MAPS, "default", everything, size, None)
         return page, size, [stored.obj["metadata"]["name"] for stored in page.items]
 
     @rule(begun=consumes(pages))
@@ -133,7 +133,7 @@ class Machine(RuleBasedStateMachine):
         """Whatever happened in between, the pages show one moment, whole."""
         page, size, names = begun
         while page.rest is not None:
-            page = self.store.page(CONFIG_MAPS, "default", everything, size, page.rest, page.version)
+            page = self.store.objects.page(CONFIG_MAPS, "default", everything, size, page.rest, page.version)
             names = names + [stored.obj["metadata"]["name"] for stored in page.items]
         past = [version for version in self.seen if version <= page.version]
         assert names == sorted(self.seen[max(past)])
@@ -143,7 +143,7 @@ class Machine(RuleBasedStateMachine):
         """From any version that was seen, the history leads to what is there."""
         version = data.draw(st.sampled_from(sorted(self.seen)))
         shown = dict(self.seen[version])
-        journal = self.store.journal(CONFIG_MAPS)
+        journal = self.store.objects.journal(CONFIG_MAPS)
         for change in journal.since(journal.after(version)):
             name = change.now.obj["metadata"]["name"]
             assert (change.before is None) == (name not in shown)
@@ -154,7 +154,7 @@ class Machine(RuleBasedStateMachine):
 
     @invariant()
     def they_agree(self):
-        found = {s.obj["metadata"]["name"]: s for s in self.store.find(CONFIG_MAPS, "", everything)}
+        found = {s.obj["metadata"]["name"]: s for s in self.store.objects.find(CONFIG_MAPS, "", everything)}
         assert found.keys() == self.model.keys()
         for name, (uid, data, _, leaving, owners) in self.model.items():
             meta = found[name].obj["metadata"]

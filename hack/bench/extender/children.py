@@ -133,7 +133,7 @@ class Churn:
         return 2
 
     def _with(self, name: str, status: cluster.Raw) -> cluster.Raw:
-        return {**self._store.get(self._pod, cluster.NAMESPACE, name).obj, "status": status}
+        return {**self._store.objects.get(self._pod, cluster.NAMESPACE, name).obj, "status": status}
 
     def _new_pod(self, name: str, on: int) -> str:
         self._store.create(self._pod, cluster.NAMESPACE, cluster.pod(name, 1, cluster.node_name(on)))

@@ -85,8 +85,8 @@ def _plans(nodes: int) -> Plans:
     """Return the plans of a cluster of empty nodes."""
     plans = plans_by(Rules())
     for number in range(nodes):
-        plans.view.put_node(msgspec.convert(node(number), Node))
-    plans.view.set_map(build(read_map(topology_map(nodes)["data"]).entries))
+        plans.view.layout.put_node(msgspec.convert(node(number), Node))
+    plans.view.layout.set_map(build(read_map(topology_map(nodes)["data"]).entries))
     return plans
 
 
@@ -96,7 +96,7 @@ def _show(view: ClusterView, gang: Gang) -> list[Raw]:
     for each in pods:
         each["metadata"]["uid"] = each["metadata"]["name"]
         view.put_pod(msgspec.convert(each, Pod))
-    view.put_group(Dialect.VOLCANO, msgspec.convert(pod_group(gang), PodGroup))
+    view.groups.put_group(Dialect.VOLCANO, msgspec.convert(pod_group(gang), PodGroup))
     return pods
 
 

@@ -29,24 +29,29 @@ GPUS, NODES_OF_LEAF, LEAVES_OF_SPINE, QUEUES = 8, 16, 20, 40
 NEWCOMER = "Job/bench/at-"
 
 
-class SyntheticSource:
-    """The state that the server shows, changed by hand. It has the methods of PageSource that the server calls."""
+class OpenWatches:
+    """Watches that are all open."""
 
-    def __init__(self, state: ClusterState) -> None:
-        self.state, self.changed, self.past = state, asyncio.Event(), PastSizes()
-        self.has_synced = True
-
-    def unsynced_watches(self) -> list[str]:
+    def unsynced(self) -> list[str]:
         """Return nothing: everything is there."""
         return []
 
-    def watch_interrupted_s(self) -> float:
+    def interrupted_s(self) -> float:
         """Return 0: all is live."""
         return 0.0
 
     def last_error(self) -> str:
         """Return no error."""
         return ""
+
+
+class SyntheticSource:
+    """The state that the server shows, changed by hand. It has the methods of PageSource that the server calls."""
+
+    def __init__(self, state: ClusterState) -> None:
+        self.state, self.changed, self.past = state, asyncio.Event(), PastSizes()
+        self.has_synced = True
+        self.watches = OpenWatches()
 
     def reason_chain(self, job: str) -> tuple[tuple[str, str], ...]:
         """Return one row."""

@@ -57,8 +57,8 @@ class SimulatedCluster:
         self.dispatcher = Dispatcher(self.extender, metrics)
         self.leaf_of = {host: fabric.paths[host][-1] for host in fabric.hosts}
         for name in self.leaf_of:
-            self.extender.view.put_node(msgspec.convert(gpu_node(name, ""), Node))
-        self.extender.view.set_map(fabric)
+            self.extender.view.layout.put_node(msgspec.convert(gpu_node(name, ""), Node))
+        self.extender.view.layout.set_map(fabric)
 
     def show(self, pod: Mapping[str, Any]) -> None:
         """Show a pod."""

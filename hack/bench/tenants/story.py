@@ -104,8 +104,8 @@ class _Story:
         self._arrived, self._created_at = 0, dict[str, str]()
         self.results = GangMeasurements()
         for at in range(size.nodes):
-            self._view.view.put_node(msgspec.convert(node(at), Node))
-        self._view.view.set_map(build(read_map({TEXT_KEY: map_lines(size.nodes)}).entries))
+            self._view.view.layout.put_node(msgspec.convert(node(at), Node))
+        self._view.view.layout.set_map(build(read_map({TEXT_KEY: map_lines(size.nodes)}).entries))
 
     def run(self) -> GangMeasurements:
         """Run the simulation second by second. Return what honest tenants got; gangs that still wait count with

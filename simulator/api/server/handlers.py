@@ -19,9 +19,10 @@ from turnout.simulator.api.kinds.catalogue import NAMESPACES, Catalogue
 from turnout.simulator.api.kinds.printer_columns import prefers_table
 from turnout.simulator.api.kubeconfig import prefix
 from turnout.simulator.api.model import ApiRefusal, ResourceKind, Unserved, success
+from turnout.simulator.api.objects import Stored, raw
 from turnout.simulator.api.server import logs
 from turnout.simulator.api.server.watch import WatchServer
-from turnout.simulator.api.store import Store, Stored, raw
+from turnout.simulator.api.store import Store
 from turnout.simulator.api.verbs import Call, Target, handle, row_of, selection_of
 from turnout.simulator.api.writes.patch import manager_of
 
@@ -65,7 +66,7 @@ class Handlers:
         target = verbs.target(self._store.catalogue, request.path)
         await self._inject_fault(request, target)
         if request.method == "GET" and target.subresource == "log":
-            pod = self._store.get(target.kind, target.namespace, target.name).obj
+            pod = self._store.objects.get(target.kind, target.namespace, target.name).obj
             return await logs.answer(request, pod, self._logs)
         if _verb(request, target) == "watch":
             return await self._watch(request, target)
@@ -73,7 +74,7 @@ class Handlers:
             answer = handle(self._store, await self._call(request, target))
             return as_raw(answer.raw, answer.code)
         finally:
-            if self._store.owner_index.to_check:
+            if self._store.objects.owner_index.to_check:
                 asyncio.get_running_loop().call_soon(collect, self._store)
 
     async def _call(self, request: web.Request, target: Target) -> Call:

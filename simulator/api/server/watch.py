@@ -10,8 +10,9 @@ from collections.abc import Callable
 from aiohttp import web
 
 from turnout.simulator.api.model import ApiRefusal, ResourceKind
+from turnout.simulator.api.objects import Stored, event, line, raw
 from turnout.simulator.api.selectors import ObjectPredicate
-from turnout.simulator.api.store import Store, Stored, event, line, raw
+from turnout.simulator.api.store import Store
 
 _LONGEST_S = 3600.0
 
@@ -43,7 +44,7 @@ class WatchServer:
         version = _version(query.get("resourceVersion", ""))
         sends_initial_events = query.get("sendInitialEvents") == "true"
         initial = sends_initial_events or version == 0
-        journal = self._store.journal(kind)
+        journal = self._store.objects.journal(kind)
         # The position is taken before the first await: nothing written from here on is missed.
         position = journal.end() if initial else journal.after(version)
         response = web.StreamResponse(headers={"Content-Type": "application/json"})
@@ -75,9 +76,9 @@ class WatchServer:
         selection: chooses the objects. show: encodes an object. sends_initial_events: the client asked for that
         bookmark.
         """
-        lines = [line("ADDED", show(stored)) for stored in self._store.find(kind, "", selection)]
+        lines = [line("ADDED", show(stored)) for stored in self._store.objects.find(kind, "", selection)]
         if sends_initial_events:
-            lines.append(_bookmark(kind, self._store.version, {"k8s.io/initial-events-end": "true"}))
+            lines.append(_bookmark(kind, self._store.objects.version, {"k8s.io/initial-events-end": "true"}))
         return b"".join(lines)
 
     async def _feed(
@@ -97,7 +98,7 @@ class WatchServer:
         if the client asked for them; one is sent after each quiet `bookmark_s`. A client that is so slow that changes
         were forgotten gets an ERROR line, and the watch ends.
         """
-        journal = self._store.journal(kind)
+        journal = self._store.objects.journal(kind)
         changed = asyncio.Event()
         journal.wake_callbacks.add(changed.set)
         try:
@@ -122,7 +123,7 @@ class WatchServer:
                 except TimeoutError:
                     # Only past what was read: a write between the two lines above must not be skipped over.
                     if bookmarks and position == journal.end():
-                        await response.write(_bookmark(kind, self._store.version, {}))
+                        await response.write(_bookmark(kind, self._store.objects.version, {}))
         finally:
             journal.wake_callbacks.discard(changed.set)
 

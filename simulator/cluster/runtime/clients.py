@@ -16,7 +16,8 @@ import msgspec
 from turnout.simulator.api import verbs
 from turnout.simulator.api.garbage_collector import collect
 from turnout.simulator.api.model import ApiRefusal, Unserved
-from turnout.simulator.api.store import Store, event_for
+from turnout.simulator.api.objects import event_for
+from turnout.simulator.api.store import Store
 from turnout.simulator.api.verbs import Call, handle, selection_of
 from turnout.simulator.cluster.scheduler import ExtenderCall, ExtenderReply, ExtenderVerb
 
@@ -277,7 +278,7 @@ class DirectClient:
         except Unserved as error:
             raise ApiError(404, "NotFound", f"nobody serves {url.path}") from error
         finally:
-            if self._store.owner_index.to_check:
+            if self._store.objects.owner_index.to_check:
                 asyncio.get_running_loop().call_soon(collect, self._store)
         return msgspec.json.decode(answer.raw)
 
@@ -291,9 +292,9 @@ class DirectClient:
         url = urlsplit(path)
         target = verbs.target(self._store.catalogue, url.path)
         selection = selection_of(target, dict(parse_qsl(url.query)))
-        journal = self._store.journal(target.kind)
+        journal = self._store.objects.journal(target.kind)
         position = journal.end()
-        for stored in self._store.find(target.kind, "", selection):
+        for stored in self._store.objects.find(target.kind, "", selection):
             yield "ADDED", WatchedObject(stored.raw, stored.obj)
         yield "SYNCED", WatchedObject(b"{}")
         changed = asyncio.Event()

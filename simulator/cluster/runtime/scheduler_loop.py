@@ -31,6 +31,7 @@ from turnout.simulator.cluster.runtime.clients import ApiClient, ApiError, Exten
 from turnout.simulator.cluster.scheduler import (
     Chosen,
     Cursor,
+    Cycle,
     ExtenderReply,
     ExtenderSettings,
     Outcome,
@@ -76,7 +77,8 @@ class Scheduler:
 
         extender: None for no extender. on_outcome: called with (namespace, name, outcome) of the pod after every cycle.
         """
-        self._api, self._settings, self._extender, self._on_outcome = api, settings, extender, on_outcome
+        self._api, self._settings, self._extender = api, settings, extender
+        self._on_outcome = on_outcome or (lambda namespace, name, outcome: None)
         self._rng = random.Random(settings.seed)
         self._cursor = Cursor()
         self._raw: dict[str, bytes] = {}  # waiting pods as they came, for the extender
@@ -252,7 +254,10 @@ class Scheduler:
         for pod_info in pod_infos:
             if pod_info.uid not in self._name_by_uid:
                 continue
-            outcome = await self._decide(pod_info)
+            asking = self._settings.extender if self._extender is not None else None
+            percentage = self._settings.percentage
+            questions = scheduling_cycle(self.cluster, pod_info, self._cursor, self._rng, asking, percentage)
+            outcome = await _run_cycle(questions, self._raw[pod_info.uid], self._extender)
             if isinstance(outcome, Unscheduled):
                 refusal = refusal or outcome
             elif pod_info.uid in self._name_by_uid:
@@ -261,30 +266,6 @@ class Scheduler:
         for each, _ in [each for each in chosen if each[0].uid not in self._name_by_uid]:
             self.cluster.remove(each.uid)
         return [each for each in chosen if each[0].uid in self._name_by_uid], refusal
-
-    def _report_outcome(self, namespace: str, name: str, outcome: Outcome) -> None:
-        """Pass the outcome of a cycle to the listener, if there is one. namespace, name: of the pod."""
-        if self._on_outcome is not None:
-            self._on_outcome(namespace, name, outcome)
-
-    async def _decide(self, pod_info: PodInfo) -> Outcome:
-        """Choose a node for a pod, and ask the extender if there is one.
-
-        Returns Chosen, or Unscheduled with the reason. The room is not charged: the caller calls cluster.place().
-        """
-        pod: Any = msgspec.json.decode(self._raw[pod_info.uid])
-        for key in ("kind", "apiVersion"):  # kube-scheduler sends pods without them
-            pod.pop(key, None)
-        asking = self._settings.extender if self._extender is not None else None
-        questions = scheduling_cycle(self.cluster, pod_info, self._cursor, self._rng, asking, self._settings.percentage)
-        try:
-            question = next(questions)
-            while True:
-                reply = await self._extender.ask(pod, question) if self._extender is not None else ExtenderReply()
-                question = questions.send(reply)
-        except StopIteration as end:
-            outcome: Outcome = end.value
-            return outcome
 
     async def _bind(self, pod_info: PodInfo, namespace: str, name: str, chosen: Chosen) -> None:
         """Bind a pod to the chosen node, and report the outcome, also if the binding fails.
@@ -304,7 +285,7 @@ class Scheduler:
             if pod_info.uid in self._raw:
                 self.waiting.put(pod_info)
                 self.waiting.note_failed_try(pod_info.uid, asyncio.get_running_loop().time(), until_change=False)
-        self._report_outcome(namespace, name, chosen)
+        self._on_outcome(namespace, name, chosen)
 
     def _refuse_all(self, uids: Sequence[str], outcome: Unscheduled) -> None:
         """Record that pods cannot be placed now, and report the reason.
@@ -318,7 +299,25 @@ class Scheduler:
                 namespace, name = self._name_by_uid[uid]
                 self.waiting.note_failed_try(uid, now_s, until_change=outcome.why is WaitReason.UNSCHEDULABLE)
                 self._wait_reasons.put(uid, namespace, name, outcome)
-                self._report_outcome(namespace, name, outcome)
+                self._on_outcome(namespace, name, outcome)
+
+
+async def _run_cycle(questions: Cycle, raw_pod: bytes, extender: ExtenderClient | None) -> Outcome:
+    """Run a scheduling cycle, and ask the extender if there is one. Return Chosen, or Unscheduled with the reason.
+
+    questions: of the cycle. raw_pod: the pod as JSON. The room is not charged: the caller calls cluster.place().
+    """
+    pod: Any = msgspec.json.decode(raw_pod)
+    for key in ("kind", "apiVersion"):  # kube-scheduler sends pods without them
+        pod.pop(key, None)
+    try:
+        question = next(questions)
+        while True:
+            reply = await extender.ask(pod, question) if extender is not None else ExtenderReply()
+            question = questions.send(reply)
+    except StopIteration as end:
+        outcome: Outcome = end.value
+        return outcome
 
 
 _STRATEGIC = "application/strategic-merge-patch+json"

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,8 @@ class RunningPod:
         self.pod, self.pod_ip, self.folder = pod, pod_ip, folder  # pod: the newest object of the watch
         self.lifecycle: PodLifecycle = lifecycles.new_lifecycle(pod, node.backoff_s)
         self._node = node
+        self._preparation = ContainerPreparation(node, folder)
+        self._endpoint = PodEndpoint(node.api, pod["metadata"])
         self._children: dict[str, Child] = {}
         self.last_status: Object = {}  # that was reported
         self._changed = asyncio.Event()
@@ -91,22 +94,22 @@ class RunningPod:
             while not (self._deleted and lifecycles.has_no_process(self.lifecycle)):
                 self._changed.clear()
                 await self._do_what_is_due(time.time())
-                if self._can_be_deleted() and await self._delete_object():
+                if self._object_is_due() and await self._endpoint.delete():
                     return
                 await self._wait()
         finally:
-            await self._remove()
+            await asyncio.gather(*(child.kill() for child in self._children.values()))
+            for task in self._probe_tasks:
+                task.cancel()
+            await asyncio.gather(*self._wait_tasks, *self._probe_tasks, return_exceptions=True)
+            await asyncio.to_thread(self.folder.remove)
 
     def log_of(self, container: str, previous: bool) -> Path | None:
         """Return the file with the output of a container's last run; None if there is none.
 
         previous: True for the run before the last one. Raises KeyError for an unknown container.
         """
-        run = self.lifecycle.container(container).restarts - previous
-        folder = self.folder.disk / "logs" / container
-        return folder / f"{run}.log" if run >= 0 and (folder / f"{run}.log").exists() else None
-
-    # One look.
+        return _log_file(self.folder, container, self.lifecycle.container(container).restarts - previous)
 
     async def _do_what_is_due(self, now_s: float) -> None:
         """Send the due signals, start the due containers, and report the pod's status, in this order.
@@ -136,7 +139,9 @@ class RunningPod:
         reason, and the start is tried again later.
         """
         try:
-            order, out = await self._order(name)
+            pod = {**self.pod, "status": {**(self.pod.get("status") or {}), **self.last_status}}
+            was = self.lifecycle.container(name)
+            order, out = await self._preparation.order(pod, name, was.restarts + bool(was.end))
             child = await start_container(order, out)
         except CannotStart as error:
             self.lifecycle = lifecycles.record_failed_start(self.lifecycle, name, BAD_CONFIG, str(error), time.time())
@@ -146,18 +151,12 @@ class RunningPod:
                 self.lifecycle, name, "RunContainerError", str(error), time.time()
             )
             return
-        probe = probe_of(self._container(name))
+        probe = probe_of(container_spec(self.pod, name))
         self.lifecycle = lifecycles.record_start(self.lifecycle, name, time.time(), probe is None)
         self._children[name] = child
         _start_task(self._wait_for(name, child), self._wait_tasks)
         if probe is not None:
             _start_task(self._run_probe(name, child, probe), self._probe_tasks)
-
-    def _container(self, name: str) -> Object:
-        """Return the spec of the container or init container of this name. Raises StopIteration if there is none."""
-        containers = [*(self.pod["spec"].get("initContainers") or ()), *self.pod["spec"]["containers"]]
-        container: Object = next(each for each in containers if each["name"] == name)
-        return container
 
     async def _run_probe(self, name: str, child: Child, probe: ReadinessProbe) -> None:
         """Run a container's readiness probe until the container ends. Record each change of its readiness, and wake
@@ -177,94 +176,17 @@ class RunningPod:
                     self._changed.set()
                 found, pause_s = now, probe.period_s
 
-    async def _order(self, name: str) -> tuple[ContainerOrder, Path]:
-        """Return (instructions for a container's first process, its log file). Fetches objects, and writes volumes.
-
-        name: of the container. Raises CannotStart if an object or feature is missing, or a token is refused; the errors
-        of ApiClient.call if objects cannot be read; and OSError if files cannot be written.
-        """
-        pod = {**self.pod, "status": {**(self.pod.get("status") or {}), **self.last_status}}
-        container = self._container(name)
-        sources = await self._node.objects.sources_of(pod)
-        config = await self._node.objects.kubeconfig_of(pod)
-        base = {**self._node.env, "HOSTNAME": hostname(pod)}
-        account = None
-        if config is not None:
-            base["KUBECONFIG"] = f"{SHARED}/kubeconfig"
-            account = await asyncio.to_thread(in_cluster, msgspec.json.decode(config))
-            base |= account.env if account is not None else {}
-        launch = launch_of(pod, container, base, sources)
-        volumes = {each["name"]: volume_of(pod, each, sources) for each in pod["spec"].get("volumes") or ()}
-        tokens = await self._node.objects.token_files(pod, volumes.values())
-        return await asyncio.to_thread(self._prepare_container, name, pod, launch, volumes, tokens, config, account)
-
-    def _prepare_container(
-        self,
-        name: str,
-        pod: Object,
-        launch: Launch,
-        volumes: Mapping[str, Volume],
-        tokens: Mapping[str, Any],
-        config: bytes | None,
-        account: InCluster | None,
-    ) -> tuple[ContainerOrder, Path]:
-        """Write the files of the pod's volumes. Return (instructions for a container's first process, its log file).
-
-        name: of the container. launch: its command and its complete environment, with KUBECONFIG and `account.env`
-        already in it. volumes: of the pod, by name; all are written. tokens: volume -> its token files by path. config:
-        content of the pod's kubeconfig, None for none. account: the pod's service account; only its files are used
-        here, None for none. Raises CannotStart for a missing volume or hostPath, OSError if files cannot be written.
-        """
-        folder = self.folder
-        folder.fill(volumes.values())
-        if config is not None:
-            folder.share("kubeconfig", config)
-        for volume, files in tokens.items():
-            folder.write(volume, files)
-        message_file = folder.new_termination_message_file(name)
-        binds = folder.binds(launch, volumes, message_file)
-        if account is not None:
-            binds.append((folder.write_service_account(account.files), SERVICE_ACCOUNT_FOLDER, True))
-        if pod["spec"].get("dnsPolicy") != "Default":
-            binds.append((str(folder.disk / "nsswitch.conf"), "/etc/nsswitch.conf", True))
-        was = self.lifecycle.container(name)
-        order = ContainerOrder(
-            argv=launch.argv,
-            env=launch.env,
-            working_dir=launch.working_dir,
-            hostname=hostname(pod),
-            root=str(folder.disk / "root"),
-            termination_message_file=str(message_file),
-            binds=binds,
-            links={"/etc/hosts": f"{SHARED}/hosts"},
-            needs_isolation=bool(launch.mounts),
-        )
-        return order, folder.new_log_file(name, was.restarts + bool(was.end))
-
     async def _wait_for(self, name: str, child: Child) -> None:
         """Wait until a container ends, then record its exit code and termination message, and wake run().
 
         name: of the container. child: its present run.
         """
         code = await child.wait()
-        message = await asyncio.to_thread(self._termination_message, name, code)
+        container, run = container_spec(self.pod, name), self.lifecycle.container(name).restarts
+        message = await asyncio.to_thread(_termination_message, self.folder, container, run, code)
         self._children.pop(name, None)
         self.lifecycle = lifecycles.record_end(self.lifecycle, name, code, time.time(), message)
         self._changed.set()
-
-    def _termination_message(self, name: str, code: int) -> str:
-        """Return the termination message of a container, "" for none.
-
-        With FallbackToLogsOnError a failed container without a message gets the last _TAIL_BYTES of its log. name: of
-        the container. code: its exit code.
-        """
-        words = self.folder.termination_message(name)
-        policy = self._container(name).get("terminationMessagePolicy")
-        if not words and code and policy == "FallbackToLogsOnError" and (file := self.log_of(name, False)):
-            return file.read_bytes()[-_TAIL_BYTES:].decode(errors="replace")
-        return words
-
-    # Status.
 
     async def _report(self, now_s: float) -> None:
         """Write the pod's status to the API if it has changed. A failed write is repeated later.
@@ -283,47 +205,14 @@ class RunningPod:
         )
         if status == self.last_status:
             return
-        meta = self.pod["metadata"]
-        body = {"metadata": {"uid": meta["uid"]}, "status": status}
-        self._status_unwritten = not await self._call("PATCH", f"{self._path()}/status", body, _STRATEGIC)
+        self._status_unwritten = not await self._endpoint.write_status(status)
         if not self._status_unwritten:
             self.last_status = status
 
-    def _can_be_deleted(self) -> bool:
+    def _object_is_due(self) -> bool:
         """Return True if the pod is being deleted, no process runs, and its object is not deleted yet."""
         leaving = self.pod["metadata"].get("deletionTimestamp") and not self._deleted
         return bool(leaving) and lifecycles.has_no_process(self.lifecycle)
-
-    async def _delete_object(self) -> bool:
-        """Delete the pod's object without a grace period.
-
-        Return True if it was accepted, or if the pod does not exist any more; False if it has to be tried again.
-        """
-        only_this = {"gracePeriodSeconds": 0, "preconditions": {"uid": self.pod["metadata"]["uid"]}}
-        return await self._call("DELETE", self._path(), only_this)
-
-    def _path(self) -> str:
-        """Return the path of the pod at the API server."""
-        meta = self.pod["metadata"]
-        return f"/api/v1/namespaces/{meta['namespace']}/pods/{meta['name']}"
-
-    async def _call(self, method: str, path: str, body: Object, kind: str = "application/json") -> bool:
-        """Send a request about the pod. Return True if it was accepted, or refused with 404 or 409.
-
-        404 or 409 means that the pod does not exist any more, or that another pod has its name. Any other failure is
-        logged, and the result is False. kind: the media type of the body.
-        """
-        try:
-            await self._node.api.call(method, path, body, kind)
-        except ApiError as error:
-            if error.code in (404, 409):
-                return True
-            log.warning("pod_stuck", extra={"pod": self._path(), "why": str(error)})
-            return False
-        except (aiohttp.ClientError, TimeoutError) as error:
-            log.warning("pod_stuck", extra={"pod": self._path(), "why": str(error)})
-            return False
-        return True
 
     async def _wait(self) -> None:
         """Wait until something happens to the pod, until a restart or signal is due, or until a failed write is due
@@ -332,19 +221,149 @@ class RunningPod:
         now_s = time.time()
         next_s = lifecycles.next_due_s(self.lifecycle, now_s)
         pause_s = None if next_s is None else max(0.0, next_s - now_s)
-        if not self._deleted and (self._status_unwritten or self._can_be_deleted()):  # the API server did not answer
+        if not self._deleted and (self._status_unwritten or self._object_is_due()):  # the API server did not answer
             pause_s = min(_AGAIN_S, pause_s or _AGAIN_S)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(pause_s):
                 await self._changed.wait()
 
-    async def _remove(self) -> None:
-        """Kill all containers, wait for the end of their tasks, and remove the pod's folders."""
-        await asyncio.gather(*(child.kill() for child in self._children.values()))
-        for task in self._probe_tasks:
-            task.cancel()
-        await asyncio.gather(*self._wait_tasks, *self._probe_tasks, return_exceptions=True)
-        await asyncio.to_thread(self.folder.remove)
+
+class ContainerPreparation:
+    """Prepares the starts of one pod's containers: fetches the objects that they need, and writes their files."""
+
+    def __init__(self, node: KubeletNode, folder: PodFolders) -> None:
+        self._node, self._folder = node, folder
+
+    async def order(self, pod: Object, name: str, run: int) -> tuple[ContainerOrder, Path]:
+        """Return (instructions for a container's first process, its log file). Fetches objects, and writes volumes.
+
+        pod: with its last reported status. name: of the container. run: the number of its run, from 0. Raises
+        CannotStart if an object or feature is missing, or a token is refused; the errors
+        of ApiClient.call if objects cannot be read; and OSError if files cannot be written.
+        """
+        container = container_spec(pod, name)
+        sources = await self._node.objects.sources_of(pod)
+        config = await self._node.objects.kubeconfig_of(pod)
+        base = {**self._node.env, "HOSTNAME": hostname(pod)}
+        account = None
+        if config is not None:
+            base["KUBECONFIG"] = f"{SHARED}/kubeconfig"
+            account = await asyncio.to_thread(in_cluster, msgspec.json.decode(config))
+            base |= account.env if account is not None else {}
+        launch = launch_of(pod, container, base, sources)
+        volumes = {each["name"]: volume_of(pod, each, sources) for each in pod["spec"].get("volumes") or ()}
+        tokens = await self._node.objects.token_files(pod, volumes.values())
+        write_files = partial(self._write_files, name, pod, launch, volumes, tokens, config, account)
+        binds, message_file = await asyncio.to_thread(write_files)
+        order = ContainerOrder(
+            argv=launch.argv,
+            env=launch.env,
+            working_dir=launch.working_dir,
+            hostname=hostname(pod),
+            root=str(self._folder.disk / "root"),
+            termination_message_file=str(message_file),
+            binds=binds,
+            links={"/etc/hosts": f"{SHARED}/hosts"},
+            needs_isolation=bool(launch.mounts),
+        )
+        return order, await asyncio.to_thread(self._folder.new_log_file, name, run)
+
+    def _write_files(
+        self,
+        name: str,
+        pod: Object,
+        launch: Launch,
+        volumes: Mapping[str, Volume],
+        tokens: Mapping[str, Any],
+        config: bytes | None,
+        account: InCluster | None,
+    ) -> tuple[list[tuple[str, str, bool]], Path]:
+        """Write the files of the pod's volumes. Return (binds of a container, the file of its termination message).
+
+        name: of the container. launch: its command and its complete environment, with KUBECONFIG and `account.env`
+        already in it. volumes: of the pod, by name; all are written. tokens: volume -> its token files by path. config:
+        content of the pod's kubeconfig, None for none. account: the pod's service account; only its files are used
+        here, None for none. Raises CannotStart for a missing volume or hostPath, OSError if files cannot be written.
+        """
+        folder = self._folder
+        folder.fill(volumes.values())
+        if config is not None:
+            folder.share("kubeconfig", config)
+        for volume, files in tokens.items():
+            folder.write(volume, files)
+        message_file = folder.new_termination_message_file(name)
+        binds = folder.binds(launch, volumes, message_file)
+        if account is not None:
+            binds.append((folder.write_service_account(account.files), SERVICE_ACCOUNT_FOLDER, True))
+        if pod["spec"].get("dnsPolicy") != "Default":
+            binds.append((str(folder.disk / "nsswitch.conf"), "/etc/nsswitch.conf", True))
+        return binds, message_file
+
+
+class PodEndpoint:
+    """The object of one pod at the API server."""
+
+    def __init__(self, api: ApiClient, meta: Object) -> None:
+        """Send nothing yet. meta: the metadata of the pod; its namespace, name and uid are used."""
+        self._api, self._uid = api, meta["uid"]
+        self._path = f"/api/v1/namespaces/{meta['namespace']}/pods/{meta['name']}"
+
+    async def write_status(self, status: Object) -> bool:
+        """Write the pod's status. Return True if it was accepted, or refused with 404 or 409; False for a failure."""
+        body = {"metadata": {"uid": self._uid}, "status": status}
+        return await self._call("PATCH", f"{self._path}/status", body, _STRATEGIC)
+
+    async def delete(self) -> bool:
+        """Delete the pod's object without a grace period.
+
+        Return True if it was accepted, or if the pod does not exist any more; False if it has to be tried again.
+        """
+        return await self._call("DELETE", self._path, {"gracePeriodSeconds": 0, "preconditions": {"uid": self._uid}})
+
+    async def _call(self, method: str, path: str, body: Object, kind: str = "application/json") -> bool:
+        """Send a request about the pod. Return True if it was accepted, or refused with 404 or 409.
+
+        404 or 409 means that the pod does not exist any more, or that another pod has its name. Any other failure is
+        logged, and the result is False. kind: the media type of the body.
+        """
+        try:
+            await self._api.call(method, path, body, kind)
+        except ApiError as error:
+            if error.code in (404, 409):
+                return True
+            log.warning("pod_stuck", extra={"pod": self._path, "why": str(error)})
+            return False
+        except (aiohttp.ClientError, TimeoutError) as error:
+            log.warning("pod_stuck", extra={"pod": self._path, "why": str(error)})
+            return False
+        return True
+
+
+def container_spec(pod: Object, name: str) -> Object:
+    """Return the spec of the container or init container of this name. Raises StopIteration if there is none."""
+    containers = [*(pod["spec"].get("initContainers") or ()), *pod["spec"]["containers"]]
+    container: Object = next(each for each in containers if each["name"] == name)
+    return container
+
+
+def _log_file(folder: PodFolders, container: str, run: int) -> Path | None:
+    """Return the file with the output of one run of a container; None if there is none. run: -1 for none."""
+    file = folder.disk / "logs" / container / f"{run}.log"
+    return file if run >= 0 and file.exists() else None
+
+
+def _termination_message(folder: PodFolders, container: Object, run: int, code: int) -> str:
+    """Return the termination message of a container, "" for none.
+
+    With FallbackToLogsOnError a failed container without a message gets the last _TAIL_BYTES of its log. container: its
+    spec. run: the number of the run that ended. code: its exit code.
+    """
+    name = container["name"]
+    words = folder.termination_message(name)
+    policy = container.get("terminationMessagePolicy")
+    if not words and code and policy == "FallbackToLogsOnError" and (file := _log_file(folder, name, run)):
+        return file.read_bytes()[-_TAIL_BYTES:].decode(errors="replace")
+    return words
 
 
 def _start_task(work: Coroutine[Any, Any, None], among: set[asyncio.Task[None]]) -> None:

@@ -9,7 +9,7 @@ import aiohttp
 from turnout.autoscaler.settings import Settings
 from turnout.cli.page.access import LocalAccess
 from turnout.cli.page.serve import serving
-from turnout.cli.page.server import PageSettings
+from turnout.cli.page.viewers import PageSettings
 from turnout.kube.client.api_client import Client
 from turnout.simulator.api.server.serve import serve
 

@@ -206,8 +206,8 @@ async def test_an_api_server_that_is_gone_leaves_the_data_with_its_age(tmp_path)
     async with page(tmp_path) as (address, _, source), browser(address) as (tab, _):
         await show(tab, "#/jobs")
         await tab.get_by_text("ocr").first.wait_for()
-        source.watch_interrupted_s = lambda: 90.0
-        source.last_error = lambda: "connection refused"
+        source.watches.interrupted_s = lambda: 90.0
+        source.watches.last_error = lambda: "connection refused"
         banner = tab.get_by_role("status")
         await banner.wait_for()
         text = await banner.inner_text()

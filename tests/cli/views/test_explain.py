@@ -24,10 +24,10 @@ def told(asked, pods=(), lines=LINES, closed=(), **more):
     ]
     view, seen = ClusterView(GPU_RESOURCES), AutoscalerView(GPU_RESOURCES)
     fabric = draft_map({"topology_config": lines}).fabric
-    view.set_map(fabric)
+    view.layout.set_map(fabric)
     seen.nodes.use_map(fabric)
     for each in nodes:
-        view.put_node(each)
+        view.layout.put_node(each)
         seen.put_node(each)
     for each in pods:
         view.put_pod(each)

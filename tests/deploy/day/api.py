@@ -13,8 +13,9 @@ from turnout.kube.times import rfc3339
 from turnout.simulator.api import verbs
 from turnout.simulator.api.garbage_collector import collect
 from turnout.simulator.api.model import ApiRefusal, Unserved
+from turnout.simulator.api.objects import event, line
 from turnout.simulator.api.server.handlers import first_namespaces
-from turnout.simulator.api.store import Store, event, line
+from turnout.simulator.api.store import Store
 from turnout.simulator.api.verbs import Call, handle, selection_of
 
 REASON_OF_CODE = {403: "Forbidden", 409: "Conflict", 422: "Invalid", 500: "InternalError", 503: "ServiceUnavailable"}
@@ -51,13 +52,12 @@ class Server:
 
     def objects(self, path):
         """Return the objects of a collection."""
-        return [
-            each.obj for each in self.store.find(verbs.target(self.store.catalogue, path).kind, "", lambda obj: True)
-        ]
+        kind = verbs.target(self.store.catalogue, path).kind
+        return [each.obj for each in self.store.objects.find(kind, "", lambda obj: True)]
 
     def collect_garbage(self):
         """Delete the objects whose owners are deleted."""
-        if self.store.owner_index.to_check:
+        if self.store.objects.owner_index.to_check:
             collect(self.store)
 
     def bookmark(self):
@@ -81,7 +81,7 @@ class Server:
 
     async def lines(self, program, target, query, version):
         """Yield the lines of a watch."""
-        journal, selection = self.store.journal(target.kind), selection_of(target, query)
+        journal, selection = self.store.objects.journal(target.kind), selection_of(target, query)
         position, bookmarks = journal.after(version), self._bookmarks
         changed = asyncio.Event()
         key = (program, object())
@@ -98,7 +98,7 @@ class Server:
                     yield b"".join(shown)
                 if self._bookmarks != bookmarks:
                     bookmarks = self._bookmarks
-                    meta = {"resourceVersion": str(self.store.version)}
+                    meta = {"resourceVersion": str(self.store.objects.version)}
                     kind = target.kind
                     raw = {"kind": kind.kind, "apiVersion": kind.api_version, "metadata": meta}
                     yield line("BOOKMARK", msgspec.json.encode(raw))

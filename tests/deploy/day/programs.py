@@ -303,7 +303,7 @@ class PageProgram(Program):
         self.viewers = 0
         self.source = PageSource(self.client, AutoscalerSettings(), self.clock, random.Random(1))
         self.metrics = PageMetrics(self.source.data_age_s, lambda: self.viewers)
-        self.metrics.show_client(lambda: self.client.requests.counts, self.source.watches, self.clock)
+        self.metrics.show_client(lambda: self.client.requests.counts, self.source.watches.items, self.clock)
         self.start(self.source.run())
 
     def has_synced(self):

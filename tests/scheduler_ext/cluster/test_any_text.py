@@ -14,6 +14,7 @@ from turnout.jobs.gang import Dialect
 from turnout.jobs.wishes import kai
 from turnout.kube import labels
 from turnout.kube.objects import Owner, Pod, PodGroup
+from turnout.scheduler_ext.cluster.ignored_wishes import ignored_terms
 from turnout.scheduler_ext.model import Rules, Victims
 from turnout.scheduler_ext.planner.answers import answer_preempt, broken_rules, partial_gangs
 from turnout.scheduler_ext.planner.nominations import NominationChoices, nominate, plan_annotations
@@ -100,9 +101,9 @@ def test_no_size_of_a_group_or_an_owner_raises(minimum, one, other, stamp):
     meta = {"name": "bert", "namespace": "default", "uid": "u", "creationTimestamp": stamp}
     pods = [*world.volcano("bert", 2), world.pod("job-0", 8, marks={labels.JOB_INDEX: "0"}, owner="Job/bert")]
     for kind, spec, put in (
-        (PodGroup, {"minMember": minimum}, lambda seen: w.view.put_group(Dialect.VOLCANO, seen)),
-        (Owner, {"completions": one, "parallelism": other}, lambda seen: w.view.put_owner("Job", seen)),
-        (Owner, {"replicas": one}, lambda seen: w.view.put_owner("StatefulSet", seen)),
+        (PodGroup, {"minMember": minimum}, lambda seen: w.view.groups.put_group(Dialect.VOLCANO, seen)),
+        (Owner, {"completions": one, "parallelism": other}, lambda seen: w.view.groups.put_owner("Job", seen)),
+        (Owner, {"replicas": one}, lambda seen: w.view.groups.put_owner("StatefulSet", seen)),
     ):
         try:
             seen = msgspec.json.decode(json.dumps({"metadata": meta, "spec": spec}), type=kind)
@@ -147,9 +148,9 @@ def test_no_podgroup_of_kai_raises_or_takes_a_host_from_others(data):
     ]  # fmt: skip
     honest = world.volcano("honest", 4, priority=5)
     w.put(*odd).put_group("honest", 4).put(*honest)
-    w.view.put_group(Dialect.KAI, seen)
+    w.view.groups.put_group(Dialect.KAI, seen)
     ask_everything(w, odd)
-    assert all(len(each.ignored_terms()) < 99 for each in w.view.gangs.values())
+    assert all(len(ignored_terms(each)) < 99 for each in w.view.gangs.values())
     assert len(w.schedule(*honest)) == 4
 
 

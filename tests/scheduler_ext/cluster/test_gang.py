@@ -10,6 +10,7 @@ from turnout.jobs.gang import Dialect, GangKey
 from turnout.jobs.wishes.model import Exclusion, GroupRule, Layer, Mode, Wish
 from turnout.kube import labels
 from turnout.scheduler_ext.cluster.gang import Gang, Sizing
+from turnout.scheduler_ext.cluster.ignored_wishes import ignored_terms
 from turnout.scheduler_ext.cluster.member import member_of
 
 BERT = GangKey("default", "bert", Dialect.VOLCANO.value)
@@ -39,7 +40,7 @@ def mesh(*axes, gpus=8, sizes=(2, 2), **sized):
     pods, total = sizes
     notes = {labels.MESH: ",".join(axes)}
     made = world.koordinator("bert", pods, minimum=total, total=total, gpus=gpus, notes=notes)
-    return gang(*made, **sized).ignored_terms()
+    return ignored_terms(gang(*made, **sized))
 
 
 class TestSizes:
@@ -103,16 +104,16 @@ class TestSizes:
 class TestTerms:
     def test_terms_follow_the_pod_group_and_the_members(self):
         made = wishing(Wish(source="a pod", required=1), own=Wish(source="the PodGroup", multiple=2), min_pods=1)
-        assert (made.required_levels, made.multiple) == ((1,), 2)
+        assert (made.terms.required_levels, made.multiple) == ((1,), 2)
         made.leave("uid-bert-0")
-        assert (made.required_levels, made.multiple) == ((), 2)
+        assert (made.terms.required_levels, made.multiple) == ((), 2)
         made.sizing = dataclasses.replace(made.sizing, wish=Wish(source="the PodGroup", multiple=4))
         assert made.multiple == 4
         made.sizing = None
-        assert (made.multiple, made.wishes) == (1, ())
+        assert (made.multiple, made.terms.wishes) == (1, ())
 
     def test_a_pod_group_without_terms_has_no_wish(self):
-        assert gang(*world.volcano("bert", 1), min_pods=1).wishes == ()
+        assert gang(*world.volcano("bert", 1), min_pods=1).terms.wishes == ()
 
     def test_a_tier_follows_the_map(self):
         tiers = {"zone": 2}
@@ -219,7 +220,13 @@ class TestPlace:
             source="b", balanced=True, together="set", together_of=3, one_domain=True, mode=Mode.FILL, mesh=(("dp", 2),)
         )
         one, none = wishing(plain, said), wishing(plain, plain)
-        assert (one.balanced, one.together_name, one.together_size, one.one_domain, one.fills_holes) == (
+        assert (
+            one.terms.balanced,
+            one.terms.sets.together_name,
+            one.terms.sets.together_size,
+            one.terms.sets.one_domain,
+            one.fills_holes,
+        ) == (
             True,
             "set",
             3,
@@ -227,7 +234,13 @@ class TestPlace:
             True,
         )
         assert one.mesh == (("dp", 2),)
-        assert (none.balanced, none.together_name, none.together_size, none.one_domain, none.fills_holes) == (
+        assert (
+            none.terms.balanced,
+            none.terms.sets.together_name,
+            none.terms.sets.together_size,
+            none.terms.sets.one_domain,
+            none.fills_holes,
+        ) == (
             False,
             "",
             0,
@@ -239,7 +252,12 @@ class TestPlace:
     def test_what_the_podgroup_says_of_others_holds_beside_members_wishes(self):
         own = Wish(source="g", required=2, together="set", together_of=2, one_domain=True, groups=(GroupRule(size=2),))
         both, alone = wishing(Wish(source="a"), own=own), wishing(Wish(), own=own)
-        assert (both.together_name, both.together_size, both.one_domain, len(both.group_rules)) == ("set", 2, True, 1)
+        assert (
+            both.terms.sets.together_name,
+            both.terms.sets.together_size,
+            both.terms.sets.one_domain,
+            len(both.terms.group_rules),
+        ) == ("set", 2, True, 1)
         assert (both.tier, alone.tier) == (2, 2)
 
     @pytest.mark.parametrize(("wish", "binds"), [
@@ -249,17 +267,17 @@ class TestPlace:
         pytest.param(Wish(source="a", groups=(GroupRule(size=2), GroupRule(level=1))), True, id="groups in a level"),
     ])  # fmt: skip
     def test_when_members_without_accelerators_have_their_places_too(self, wish, binds):
-        assert wishing(wish).places_all_members is binds
+        assert wishing(wish).terms.places_all_members is binds
 
     def test_a_set_keeps_apart_by_the_widest_domain_that_a_member_names(self):
         named = Wish(source="a", exclusion=Exclusion(1, "evals")), Wish(source="b", exclusion=Exclusion(2))
         assert (wishing(*named).exclusive_tier, wishing(*named).exclusive_set) == (2, "evals")
         assert wishing(named[1]).exclusive_tier is None  # without a set
-        assert "is not kept without" in " ".join(wishing(named[1]).ignored_terms())
-        assert wishing(*named).ignored_terms() == []
+        assert "is not kept without" in " ".join(ignored_terms(wishing(named[1])))
+        assert ignored_terms(wishing(*named)) == []
         marks = {labels.JOBSET_NAME: "jobset"}
         kin = gang(*world.volcano("bert", 1, marks=marks, notes={labels.APART: "leaf"}))
-        assert (kin.exclusive_set, kin.exclusive_tier, kin.parent_set) == ("jobset", 1, "jobset")
+        assert (kin.exclusive_set, kin.exclusive_tier) == ("jobset", 1)
 
 
 class TestUnkept:
@@ -276,13 +294,13 @@ class TestUnkept:
 
     def test_while_nobody_announces_a_size_a_mesh_may_still_become_whole(self):
         notes = {labels.MESH: "dp=4,tp=8"}
-        assert gang(*world.volcano("bert", 2, notes=notes)).ignored_terms() == []
-        assert gang(*world.volcano("bert", 2, notes=notes), min_pods=2).ignored_terms() != []
+        assert ignored_terms(gang(*world.volcano("bert", 2, notes=notes))) == []
+        assert ignored_terms(gang(*world.volcano("bert", 2, notes=notes), min_pods=2)) != []
 
     def test_a_mesh_of_unlike_pods_is_not_doubted(self):
         notes = {labels.MESH: "dp=2,tp=8"}
         pods = (world.volcano("bert", 1, notes=notes)[0], world.volcano("bert", 2, gpus=4, notes=notes)[1])
-        assert gang(*pods, min_pods=2).ignored_terms() == []
+        assert ignored_terms(gang(*pods, min_pods=2)) == []
 
     @pytest.mark.parametrize(("wish", "told"), [
         pytest.param(Wish(source="a", balanced=True), False, id="balance alone"),
@@ -294,7 +312,7 @@ class TestUnkept:
     ])  # fmt: skip
     def test_balance_is_not_kept_beside_what_orders_members_otherwise(self, wish, told):
         assert (
-            f"{labels.BALANCED} is not kept beside layers, groups or a mesh" in wishing(wish).ignored_terms()
+            f"{labels.BALANCED} is not kept beside layers, groups or a mesh" in ignored_terms(wishing(wish))
         ) is told
 
     @pytest.mark.parametrize("wish", [
@@ -304,10 +322,10 @@ class TestUnkept:
         pytest.param(Wish(source="a", exclusion=Exclusion("what", "set")), id="a distance"),
     ])  # fmt: skip
     def test_a_level_that_is_not_there_is_told_once(self, wish):
-        assert wishing(wish, wish).ignored_terms() == ["a names 'what', which is no level here: it counts as a leaf"]
+        assert ignored_terms(wishing(wish, wish)) == ["a names 'what', which is no level here: it counts as a leaf"]
 
     def test_of_a_level_without_end_the_beginning_is_told(self):
-        told = wishing(Wish(source="a", required="x" * 500)).ignored_terms()
+        told = ignored_terms(wishing(Wish(source="a", required="x" * 500)))
         assert told == [f"a names {'x' * 80!r}, which is no level here: it counts as a leaf"]
 
 

@@ -21,7 +21,11 @@ class CountedGangs(dict):
 
 def gang(name, age, together="eval", namespace="default"):
     key = GangKey(namespace, name, Dialect.VOLCANO.value)
-    return SimpleNamespace(key=key, age=("2026-01-01T00:00:00Z", age, name), together_name=together)
+    return SimpleNamespace(
+        key=key,
+        age=("2026-01-01T00:00:00Z", age, name),
+        terms=SimpleNamespace(sets=SimpleNamespace(together_name=together)),
+    )
 
 
 def known(*all_gangs):
@@ -60,7 +64,7 @@ def test_a_gang_leaves_its_set(change):
         del gangs[leaver.key]
         sets.update(leaver.key, None)
     else:
-        leaver.together_name = "train" if change == "it names another set" else ""
+        leaver.terms.sets.together_name = "train" if change == "it names another set" else ""
         sets.update(leaver.key, leaver)
     assert names(sets, gangs) == ["stays"]
     assert names(sets, gangs, name="train") == (["leaver"] if change == "it names another set" else [])

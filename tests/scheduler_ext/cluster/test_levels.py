@@ -109,7 +109,7 @@ def test_a_node_that_the_map_does_not_know_makes_no_domain_narrower():
     w = world.World(2, 2, off_map=1)
     for each, value in zip(w.nodes, ["x", "x", "x", "x", "y"], strict=True):
         ip = each.status.addresses[0].address
-        w.view.put_node(world.node(each.metadata.name, 8, ip, labels={"example.com/pod": value}))
+        w.view.layout.put_node(world.node(each.metadata.name, 8, ip, labels={"example.com/pod": value}))
     w.view.settle(w.now_s)
     assert w.view.levels.tier_of("example.com/pod") == w.view.fabric.tiers
 

@@ -8,13 +8,14 @@ from tests.kit.world import REQUIRED, World
 from turnout.jobs.gang import Dialect, GangKey
 from turnout.jobs.wishes import sets
 from turnout.kube import labels
-from turnout.scheduler_ext.cluster.member import member_of
-from turnout.scheduler_ext.cluster.view import (
+from turnout.scheduler_ext.cluster.awaited_members import (
     MAX_AWAITED_WORKERS,
     MAX_LEADER_WAIT_S,
     MAX_PATIENCE_S,
     PATIENCE_S,
 )
+from turnout.scheduler_ext.cluster.gang import waiting_gangs
+from turnout.scheduler_ext.cluster.member import member_of
 
 BERT = GangKey("default", "bert", Dialect.VOLCANO.value)
 
@@ -29,7 +30,7 @@ def show_group(w, dialect, notes=None, **spec):
     """Show the PodGroup bert of a dialect with these annotations."""
     group = world.group("bert", None, **spec)
     group.metadata.annotations = notes
-    w.view.put_group(dialect, group)
+    w.view.groups.put_group(dialect, group)
 
 
 class TestPodGroups:
@@ -72,7 +73,7 @@ class TestPodGroups:
         w.put_group("bert", 3)
         assert set(w.view.changed_gangs) == {BERT}
         w.view.changed_gangs.clear()
-        w.view.drop_group(Dialect.VOLCANO, "default", "bert")
+        w.view.groups.drop_group(Dialect.VOLCANO, "default", "bert")
         assert set(w.view.changed_gangs) == {BERT}
 
     @pytest.mark.parametrize(("version", "order"), [
@@ -95,17 +96,17 @@ class TestOwners:
     ])  # fmt: skip
     def test_how_many_pods_a_statefulset_will_have(self, replicas, total):
         w = World(2)
-        w.view.put_owner("StatefulSet", world.owner("StatefulSet", "train", replicas=replicas))
+        w.view.groups.put_owner("StatefulSet", world.owner("StatefulSet", "train", replicas=replicas))
         w.put(world.pod("train-0", 8, marks={labels.STATEFUL_INDEX: "0"}, owner="StatefulSet/train"))
         assert next(iter(w.view.gangs.values())).total == total
 
     def test_an_owner_that_is_gone_says_nothing_more(self):
         w = World(2)
-        w.view.put_owner("Job", world.owner("Job", "train", completions=4, parallelism=4))
+        w.view.groups.put_owner("Job", world.owner("Job", "train", completions=4, parallelism=4))
         w.put(world.pod("train-0", 8, marks={labels.JOB_INDEX: "0"}, owner="Job/train"))
         (job,) = w.view.gangs.values()
         assert job.total == 4
-        w.view.drop_owner("Job", "default", "train")
+        w.view.groups.drop_owner("Job", "default", "train")
         assert job.total == 1
 
 
@@ -116,7 +117,7 @@ class TestPlaces:
         theirs = world.see(world.cluster.volcano_gang("gpt", 1)[0], nominated="a1")
         w = World(2).put(member, alone, theirs)
         assert [w.view.node_of(w.member(each)) for each in (member, alone, theirs)] == ["", "a1", "a1"]
-        w.view.drop_node("a1")
+        w.view.layout.drop_node("a1")
         assert w.view.node_of(w.member(alone)) == ""
 
     def test_what_was_sent_counts_before_the_watch_shows_it(self):
@@ -155,7 +156,7 @@ class TestPlaces:
 
     def test_gangs_with_a_waiting_member_are_named(self):
         w = World(2).put(*world.volcano("bert", 2, at=["a0"]), *world.volcano("gpt", 1, at=["a1"]))
-        assert [gang.key.name for gang in w.view.waiting_gangs()] == ["bert"]
+        assert [gang.key.name for gang in waiting_gangs(w.view.gangs.values())] == ["bert"]
 
     def test_a_field_of_the_same_name_elsewhere_owns_no_nomination(self):
         pod = world.volcano("bert", 1, nominated="a0", ours=True)[0]
@@ -180,20 +181,20 @@ class TestWaits:
     def test_a_gang_is_waited_for_until_it_is_complete_and_never_after(self):
         w, pods = World(4).put_group("bert", 2), world.volcano("bert", 2)
         w.put(pods[0]).view.settle(0.0)
-        assert w.view.missing_pods(w.view.gangs[BERT]) == 1
+        assert w.view.awaited_members.missing_pods(w.view.gangs[BERT]) == 1
         w.put(pods[1]).view.settle(1.0)
         w.view.drop_pod("uid-bert-1")
         w.view.settle(2.0)
-        assert w.view.missing_pods(w.view.gangs[BERT]) == 0
+        assert w.view.awaited_members.missing_pods(w.view.gangs[BERT]) == 0
 
     def test_the_time_ends_exactly_and_the_gang_is_looked_at_again(self):
         w = World(4).put_group("bert", 2).put(world.volcano("bert", 1)[0])
         w.view.settle(0.0)
         w.view.changed_gangs.clear()
         w.view.settle(PATIENCE_S - 0.1)
-        assert (w.view.missing_pods(w.view.gangs[BERT]), set(w.view.changed_gangs)) == (1, set())
+        assert (w.view.awaited_members.missing_pods(w.view.gangs[BERT]), set(w.view.changed_gangs)) == (1, set())
         w.view.settle(PATIENCE_S)
-        assert (w.view.missing_pods(w.view.gangs[BERT]), set(w.view.changed_gangs)) == (0, {BERT})
+        assert (w.view.awaited_members.missing_pods(w.view.gangs[BERT]), set(w.view.changed_gangs)) == (0, {BERT})
 
     def test_workers_are_awaited_while_their_leader_runs(self):
         """As with the start-up policy LeaderReady, where the workers come minutes after their leader."""
@@ -203,12 +204,12 @@ class TestWaits:
         w.bind(leader, "a0")
         w.view.settle(PATIENCE_S)
         w.view.settle(600.0)
-        assert w.view.missing_pods(gang) == 2
+        assert w.view.awaited_members.missing_pods(gang) == 2
         w.view.drop_pod(leader.metadata.uid)
         w.put(second := leader_of(size=3, name="w-0-1", worker="1"))
         w.view.settle(700.0)
         w.view.settle(760.0)
-        assert w.view.missing_pods(w.view.gangs[w.member(second).membership.key]) == 0
+        assert w.view.awaited_members.missing_pods(w.view.gangs[w.member(second).membership.key]) == 0
 
     @pytest.mark.parametrize(
         ("size", "bound", "at_s"),
@@ -225,7 +226,7 @@ class TestWaits:
             w.bind(leader, "a0")
         w.view.settle(at_s)
         (gang,) = w.view.gangs.values()
-        assert w.view.missing_pods(gang) == 0
+        assert w.view.awaited_members.missing_pods(gang) == 0
 
     def test_each_gang_has_its_own_time(self):
         w = World(4).put_group("bert", 2).put_group("gpt", 2)
@@ -233,15 +234,15 @@ class TestWaits:
         w.put(world.volcano("gpt", 1)[0]).view.settle(20.0)
         w.view.settle(PATIENCE_S)
         gangs = {key.name: gang for key, gang in w.view.gangs.items()}
-        assert [w.view.missing_pods(gangs[name]) for name in ("bert", "gpt")] == [0, 1]
+        assert [w.view.awaited_members.missing_pods(gangs[name]) for name in ("bert", "gpt")] == [0, 1]
         w.view.settle(20.0 + PATIENCE_S)
-        assert w.view.missing_pods(gangs["gpt"]) == 0
+        assert w.view.awaited_members.missing_pods(gangs["gpt"]) == 0
 
     def test_whoever_trickles_in_prolongs_it_up_to_an_end(self):
         w, pods = World(4).put_group("bert", 100), world.volcano("bert", 20)
         for at, pod in enumerate(pods):
             w.put(pod).view.settle(at * 20.0)
-            waited = w.view.missing_pods(w.view.gangs[BERT]) > 0
+            waited = w.view.awaited_members.missing_pods(w.view.gangs[BERT]) > 0
             assert waited is (at * 20.0 < MAX_PATIENCE_S)
 
     def test_a_known_pod_that_comes_from_another_gang_prolongs_nothing(self):
@@ -250,7 +251,7 @@ class TestWaits:
         moved = world.see(world.cluster.volcano_gang("bert", 2)[1], uid="uid-gpt-0")
         w.put(moved).view.settle(20.0)
         w.view.settle(PATIENCE_S)
-        assert w.view.missing_pods(w.view.gangs[BERT]) == 0
+        assert w.view.awaited_members.missing_pods(w.view.gangs[BERT]) == 0
 
     def test_a_gang_that_comes_anew_is_waited_for_anew(self):
         w = World(4).put_group("bert", 2).put(world.volcano("bert", 1)[0])
@@ -259,7 +260,7 @@ class TestWaits:
         w.view.drop_pod("uid-bert-0")
         w.view.settle(MAX_PATIENCE_S)
         w.put(world.volcano("bert", 1)[0]).view.settle(MAX_PATIENCE_S + 1.0)
-        assert w.view.missing_pods(w.view.gangs[BERT]) == 1
+        assert w.view.awaited_members.missing_pods(w.view.gangs[BERT]) == 1
 
 
 class TestNodes:
@@ -267,10 +268,10 @@ class TestNodes:
         w = World(2)
         w.view.settle(0.0)
         layout = w.view.layout_version
-        w.view.put_node(w.nodes[0])
+        w.view.layout.put_node(w.nodes[0])
         w.view.settle(0.0)
         assert w.view.layout_version == layout
-        w.view.put_node(world.node("a0", 8, "10.0.9.9"))
+        w.view.layout.put_node(world.node("a0", 8, "10.0.9.9"))
         w.view.settle(0.0)
         assert w.view.layout_version != layout
 

@@ -7,8 +7,9 @@ from tests.kit import world
 from tests.kit.world import REQUIRED, World
 from turnout.jobs.gang import Dialect, GangKey
 from turnout.kube import labels
+from turnout.scheduler_ext.cluster.awaited_members import PATIENCE_S
 from turnout.scheduler_ext.cluster.member import member_of
-from turnout.scheduler_ext.cluster.view import PATIENCE_S, AssumedPods
+from turnout.scheduler_ext.cluster.view import AssumedPods
 
 BERT = GangKey("default", "bert", Dialect.VOLCANO.value)
 
@@ -29,7 +30,7 @@ class TestSizes:
         assert (gang(w).min_pods, gang(w).total) == (3, 3)
         w.put_group("bert", 2)
         assert (gang(w).min_pods, gang(w).total) == (2, 3)
-        w.view.drop_group(Dialect.VOLCANO, "default", "bert")
+        w.view.groups.drop_group(Dialect.VOLCANO, "default", "bert")
         assert gang(w).min_pods == 3
 
     def test_koordinator_pods_say_their_own(self):
@@ -49,14 +50,14 @@ class TestSizes:
     ])  # fmt: skip
     def test_a_job_says_how_many_run_at_once(self, spec, total):
         w = World(2)
-        w.view.put_owner("Job", world.owner("Job", "train", **spec))
+        w.view.groups.put_owner("Job", world.owner("Job", "train", **spec))
         w.put(world.pod("train-0", 8, marks={labels.JOB_INDEX: "0"}, owner="Job/train"))
         job = gang(w, GangKey("default", "Job/train", Dialect.OWNER.value))
         assert (job.min_pods, job.total) == (0, total)
 
     def test_the_pods_of_a_job_start_together_when_they_must_share_a_leaf(self):
         w = World(2)
-        w.view.put_owner("Job", world.owner("Job", "train", completions=4, parallelism=4))
+        w.view.groups.put_owner("Job", world.owner("Job", "train", completions=4, parallelism=4))
         w.put(world.pod("train-0", 8, marks={labels.JOB_INDEX: "0"}, owner="Job/train", notes=REQUIRED))
         assert gang(w, GangKey("default", "Job/train", Dialect.OWNER.value)).min_pods == 4
 
@@ -65,23 +66,23 @@ class TestSizes:
         narrow = world.volcano("bert", 3, notes={**REQUIRED, labels.TOPOLOGY_TIER: "2"})[2:]
         free = world.volcano("bert", 4)[3:]
         w = World(2).put(*free, *wide, *narrow)
-        assert (gang(w).requires_level, gang(w).tier) == (True, 2)
+        assert (gang(w).terms.requires_level, gang(w).tier) == (True, 2)
 
     def test_wishes_follow_the_members_and_the_podgroup_whenever_asked(self):
         tiers = [{**REQUIRED, labels.TOPOLOGY_TIER: tier} for tier in ("2", "3")]
         w = World(2).put(world.volcano("bert", 1)[0])
-        seen = [(gang(w).requires_level, gang(w).tier)]
+        seen = [(gang(w).terms.requires_level, gang(w).tier)]
         w.put(world.volcano("bert", 2, notes=tiers[1])[1])
-        seen.append((gang(w).requires_level, gang(w).tier))
+        seen.append((gang(w).terms.requires_level, gang(w).tier))
         w.put(world.volcano("bert", 3, notes=tiers[0])[2])
-        seen.append((gang(w).requires_level, gang(w).tier))
+        seen.append((gang(w).terms.requires_level, gang(w).tier))
         w.view.drop_pod("uid-bert-2")
-        seen.append((gang(w).requires_level, gang(w).tier))
+        seen.append((gang(w).terms.requires_level, gang(w).tier))
         w.view.drop_pod("uid-bert-1")
         w.put_group("bert", 2, networkTopology={"mode": "hard", "highestTierAllowed": 2})
-        seen.append((gang(w).requires_level, gang(w).tier))
+        seen.append((gang(w).terms.requires_level, gang(w).tier))
         w.put_group("bert", 2)
-        seen.append((gang(w).requires_level, gang(w).tier))
+        seen.append((gang(w).terms.requires_level, gang(w).tier))
         assert seen == [(False, None), (True, 3), (True, 2), (True, 3), (True, 2), (False, None)]
 
 
@@ -248,44 +249,44 @@ class TestPatience:
         w.view.settle(0.0)
         w.put(pods[1])
         w.view.settle(PATIENCE_S - 1)
-        assert w.view.missing_pods(gang(w)) == 2
+        assert w.view.awaited_members.missing_pods(gang(w)) == 2
         w.view.settle(2 * PATIENCE_S - 2)
-        assert w.view.missing_pods(gang(w)) == 2
+        assert w.view.awaited_members.missing_pods(gang(w)) == 2
         w.view.settle(2 * PATIENCE_S)
-        assert w.view.missing_pods(gang(w)) == 0
+        assert w.view.awaited_members.missing_pods(gang(w)) == 0
 
 
 class TestNodes:
     def test_hosts_are_found_by_internal_ip_or_by_name(self):
         w = World(2, 2, mapped=False)
-        w.view.set_map(world.fabric([["10.0.0.1", "b1"], ["a1", "10.0.1.1"]]))
+        w.view.layout.set_map(world.fabric([["10.0.0.1", "b1"], ["a1", "10.0.1.1"]]))
         w.view.settle(0.0)
         assert w.view.fabric.hosts == ("a0", "b1", "b0", "a1")
-        assert w.view.mapped_hosts() == 4
+        assert w.view.fabric.mapped_count == 4
 
     def test_of_two_nodes_with_one_address_the_first_by_name_has_it(self):
         for names in (["one", "two"], ["two", "one"]):
             w = World(mapped=False)
             for name in names:
-                w.view.put_node(world.node(name, 8, "10.0.0.1"))
-            w.view.set_map(world.fabric([["10.0.0.1"]]))
+                w.view.layout.put_node(world.node(name, 8, "10.0.0.1"))
+            w.view.layout.set_map(world.fabric([["10.0.0.1"]]))
             w.view.settle(0.0)
             assert w.view.fabric.hosts == ("one", "two")
-            assert w.view.mapped_hosts() == 1
+            assert w.view.fabric.mapped_count == 1
 
     def test_a_host_of_the_map_without_a_node_has_no_room(self):
         w, pods = World(1, mapped=False), world.volcano("bert", 2)
-        w.view.set_map(world.fabric([["10.0.0.1", "10.0.0.99"]]))
+        w.view.layout.set_map(world.fabric([["10.0.0.1", "10.0.0.99"]]))
         assert w.put(*pods).schedule(*pods) == {}
 
     def test_a_node_that_gets_its_address_late_finds_its_place(self):
         w = World(mapped=False)
-        w.view.set_map(world.fabric([["10.0.0.1"]]))
+        w.view.layout.set_map(world.fabric([["10.0.0.1"]]))
         bare = world.node("n0")
         bare.status.addresses = None
-        w.view.put_node(bare)
+        w.view.layout.put_node(bare)
         w.view.settle(0.0)
         assert not w.view.fabric.mapped[w.view.snapshot.row_of["n0"]]
-        w.view.put_node(world.node("n0", 8, "10.0.0.1"))
+        w.view.layout.put_node(world.node("n0", 8, "10.0.0.1"))
         w.view.settle(0.0)
         assert w.view.fabric.mapped[w.view.snapshot.row_of["n0"]]

@@ -199,7 +199,7 @@ class Writer:
         view = ShownExtender(rules, self.clock, Metrics(), lambda notice: None)
         world = World(*leaves)
         for node in world.nodes:
-            view.view.put_node(node)
+            view.view.layout.put_node(node)
         if mapped:
             view.use_map(world.fabric)
         self.registry = CollectorRegistry()
@@ -219,7 +219,7 @@ class Writer:
 
     def put_group(self, name, minimum):
         """Show it a PodGroup."""
-        self.view.view.put_group(Dialect.VOLCANO, group(name, minimum))
+        self.view.view.groups.put_group(Dialect.VOLCANO, group(name, minimum))
 
     async def work(self, for_s=0.0):
         """Work until nothing moves any more, and for so long after that. Raises Killed when the process was."""

@@ -103,7 +103,7 @@ async def test_a_gang_whose_podgroup_is_deleted_waits_and_is_told():
     api = Api(*rest)
     writer = Writer(api, 4, 4, groups=[("g", 4)])
     await writer.work(1)
-    writer.view.view.drop_group(Dialect.VOLCANO, "default", "g")
+    writer.view.view.groups.drop_group(Dialect.VOLCANO, "default", "g")
     api.create(first)
     await writer.work(12)
     assert len(api.gated()) == 4

@@ -111,7 +111,7 @@ def test_who_comes_anew_after_the_last_of_the_rest_has_left(wish, beside, placed
     stage, one = seen(3, beside, pods=[old])
     stage.view.settle(stage.now_s)
     stage.put(anew[0], anew[1], anew[3]).view.settle(stage.now_s)
-    assert stage.view.missing_pods(one) == 0
+    assert stage.view.awaited_members.missing_pods(one) == 0
     stage.view.drop_pod(old.metadata.uid)
     plan = stage.plans.plan_of(one.key, stage.now_s)
     assert (len(plan.hosts), len(plan.open_seats)) == (placed, 0)
@@ -151,7 +151,7 @@ class Scene:
         self.clock, self.calls, self.told, self.leads = ManualClock(), Calls(*faults), [], leads
         self.view = ShownExtender(Rules(), self.clock, Metrics(), lambda notice: None)
         for node in World(*leaves).nodes:
-            self.view.view.put_node(node)
+            self.view.view.layout.put_node(node)
         self.view.use_map(World(*leaves).fabric)
         for pod in pods:
             self.view.put_pod(pod)
@@ -269,7 +269,7 @@ class Move(Scene):
         super().__init__(*faults, pods=TEN, **more)
         self.extender = ShownExtender(Rules(), self.clock, Metrics(), lambda notice: None)
         for node in World(3, 4).nodes:
-            self.extender.view.put_node(node)
+            self.extender.view.layout.put_node(node)
         self.extender.use_map(World(3, 4).fabric)
         self.calls.reservations.show(self.extender.watches)
         self.show(*TEN)

@@ -12,7 +12,7 @@ from tests.kit.lines_run import lines_run
 from tests.kit.world import REQUIRED, World, leaves
 from tests.scheduler_ext.planner.test_plans import overdrawn
 from turnout.kube import labels
-from turnout.scheduler_ext.cluster.view import MAX_PATIENCE_S, PATIENCE_S
+from turnout.scheduler_ext.cluster.awaited_members import MAX_PATIENCE_S, PATIENCE_S
 from turnout.scheduler_ext.planner.order import hosted_members, order_seats, position_of
 
 ALL = 999_999
@@ -110,7 +110,7 @@ def test_a_more_important_gang_keeps_what_it_has_above_its_min():
 def test_seats_above_the_min_give_way_without_moving_anybody():
     """A plain Job says how many pods it will have and needs none of them; those that exist keep their places."""
     w = World(4, 4)
-    w.view.put_owner("Job", world.owner("Job", "job", completions=4, parallelism=4))
+    w.view.groups.put_owner("Job", world.owner("Job", "job", completions=4, parallelism=4))
     pods = [
         world.pod(f"job-{i}", 8, marks={labels.JOB_INDEX: str(i)}, owner="Job/job", uid=f"u{i}", created=1)
         for i in range(4)
@@ -126,7 +126,7 @@ def test_seats_above_the_min_give_way_without_moving_anybody():
 
 def test_a_gang_prefers_room_that_no_other_hopes_for():
     w = World(4, 4)
-    w.view.put_owner("Job", world.owner("Job", "job", completions=4, parallelism=4))
+    w.view.groups.put_owner("Job", world.owner("Job", "job", completions=4, parallelism=4))
     first = world.pod("job-0", 8, marks={labels.JOB_INDEX: "0"}, owner="Job/job", created=1)
     w.put(first)
     w.plan(first)
@@ -148,7 +148,7 @@ def test_groups_whose_pods_are_bound_one_by_one_leave_each_others_leaves(order):
 
 def test_a_pod_by_itself_prefers_room_that_no_other_hopes_for():
     w = World(1, 1, 1)
-    w.view.put_owner("Job", world.owner("Job", "job", completions=2, parallelism=2))
+    w.view.groups.put_owner("Job", world.owner("Job", "job", completions=2, parallelism=2))
     first = world.pod("job-0", 8, marks={labels.JOB_INDEX: "0"}, owner="Job/job", created=1)
     w.put(first)
     assert (w.plan(first), len(w.plans.plan_of(w.member(first).membership.key, w.now_s).open_seats)) == (
@@ -199,7 +199,7 @@ class TestWork:
 
 class TestPatience:
     def waiting_for(self, w, name):
-        return {key.name: w.view.missing_pods(gang) for key, gang in w.view.gangs.items()}[name]
+        return {key.name: w.view.awaited_members.missing_pods(gang) for key, gang in w.view.gangs.items()}[name]
 
     def test_room_is_kept_for_members_to_come_while_none_of_the_others_waits(self):
         w, eight = World(8, 8), world.volcano("eight", 8, notes=REQUIRED, created=1)

@@ -237,7 +237,7 @@ class TestShapes:
 
     def test_what_counts_as_a_gpu_is_the_admins_choice(self):
         w = World(2, 2, rules=Rules(gpu_resources=("example.com/gpu",)))
-        w.view.put_node(world.node("a0", 8, "10.0.0.1", gpu="example.com/gpu"))
+        w.view.layout.put_node(world.node("a0", 8, "10.0.0.1", gpu="example.com/gpu"))
         pods = world.volcano("bert", 2, gpus=0)
         pods[1].spec.containers[0].resources.requests["example.com/gpu"] = "4"
         w.put(*pods)

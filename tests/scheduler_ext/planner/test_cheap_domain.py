@@ -102,8 +102,8 @@ def test_nobody_who_runs_is_looked_at_where_a_domain_is_free():
 
 def test_a_host_that_no_pod_may_use_is_not_where_it_preempts():
     w = full(2)
-    w.view.put_node(world.node("a2", 8, "10.0.0.3", spec={"unschedulable": True}))
-    w.view.put_node(world.node("a0", 8, "10.0.0.1", spec={"unschedulable": True}))
+    w.view.layout.put_node(world.node("a2", 8, "10.0.0.3", spec={"unschedulable": True}))
+    w.view.layout.put_node(world.node("a0", 8, "10.0.0.1", spec={"unschedulable": True}))
     w.view.drop_pod("uid-on-a0")
     assert set(cheap(w, 1)) == {"a1"}
 

@@ -80,12 +80,12 @@ def test_hosts_that_admit_no_gang_do_not_count(spec, gpus):
     node = world.node("a0", 8, "10.0.0.1")
     node.spec.unschedulable = spec.get("cordoned", False)
     node.spec.taints = [Taint(**each) for each in spec.get("taints", ())]
-    w.view.put_node(node)
+    w.view.layout.put_node(node)
     assert largest_gang_gpus(settled(w), GPU_RESOURCES) == {"1": gpus}
 
 
 def test_nodes_with_gpus_that_the_map_does_not_know():
     w = World(2, off_map=2)
-    w.view.put_node(world.node("cpu", 0, "10.99.0.9"))
+    w.view.layout.put_node(world.node("cpu", 0, "10.99.0.9"))
     assert unmapped_hosts(settled(w), GPU_RESOURCES) == 2
     assert unmapped_hosts(settled(World(2)), GPU_RESOURCES) == 0

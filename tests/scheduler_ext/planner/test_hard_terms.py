@@ -171,7 +171,7 @@ class Case:
             spec = {"schedulingPolicy": {"basic": {}} if minimum is None else {"gang": {"minGroupCount": minimum}}}
             if tier is not None:
                 spec["schedulingConstraints"] = {"topology": [{"key": KEYS[tier]}]}
-            self.w.view.put_composite(world.group("tree", None, **spec))
+            self.w.view.groups.put_composite(world.group("tree", None, **spec))
         self.nodes = {}
         self.pods = {pod.metadata.name: pod for gang in self.gangs for pod in gang.pods}
         self.present = set()
@@ -194,7 +194,7 @@ class Case:
         """Close a node for new pods, or open it."""
         node = self.w.nodes[number % len(self.w.nodes)]
         node.spec.unschedulable = closed
-        self.w.view.put_node(node)
+        self.w.view.layout.put_node(node)
 
     def check(self):
         for gang in self.gangs:

@@ -6,8 +6,9 @@ from tests.kit import world
 from tests.kit.world import REQUIRED, Told, World
 from turnout.jobs.gang import Dialect, GangKey
 from turnout.kube import labels
+from turnout.scheduler_ext.cluster.awaited_members import PATIENCE_S
 from turnout.scheduler_ext.cluster.gang import Gang
-from turnout.scheduler_ext.cluster.view import PATIENCE_S, AssumedPods
+from turnout.scheduler_ext.cluster.view import AssumedPods
 from turnout.scheduler_ext.model import EventReason, Rules
 from turnout.scheduler_ext.planner.answers import broken_rules, partial_gangs, postpone
 from turnout.scheduler_ext.planner.nominations import NominationChoices, NominationReason, nominate
@@ -34,7 +35,7 @@ def test_seats_for_members_above_the_min_that_nobody_has_created(total, hoped):
     w, pods = World(1), world.koordinator("bert", 1, minimum=2, total=total)
     w.put(*pods).view.settle(w.now_s)
     request = w.plans.request_of(w.view.gangs[key(w, pods[0])])
-    assert (request.missing_pods, request.growth_pods) == (1, hoped)
+    assert (request.absent.missing, request.absent.growth) == (1, hoped)
 
 
 def test_a_gang_of_which_nothing_is_known_asks_for_nothing():
@@ -47,8 +48,8 @@ def test_a_gang_of_which_nothing_is_known_asks_for_nothing():
         1,
         None,
     )
-    assert (empty.age, empty.requires_level, empty.has_accelerators) == (("", 0, ""), False, False)
-    assert (GangRequest(empty, ()).missing_pods, GangRequest(empty, ()).growth_pods, GangPlan(empty.key).tier) == (
+    assert (empty.age, empty.terms.requires_level, empty.has_accelerators) == (("", 0, ""), False, False)
+    assert (GangRequest(empty, ()).absent.missing, GangRequest(empty, ()).absent.growth, GangPlan(empty.key).tier) == (
         0,
         0,
         0,
@@ -93,9 +94,9 @@ def test_room_is_kept_until_a_members_patience_ends():
     w.view.settle(0.0)
     bert = w.view.gangs[key(w, pods[0])]
     w.view.settle(PATIENCE_S - 0.5)
-    assert w.view.missing_pods(bert) == 3
+    assert w.view.awaited_members.missing_pods(bert) == 3
     w.view.settle(PATIENCE_S)
-    assert w.view.missing_pods(bert) == 0
+    assert w.view.awaited_members.missing_pods(bert) == 0
 
 
 @pytest.mark.parametrize("size", [1, 2])
@@ -104,7 +105,7 @@ def test_nobody_is_waited_for_in_the_place_of_one_who_leaves_a_whole_gang(size):
     w.put(*pods).view.settle(w.now_s)
     w.put(*world.koordinator("bert", 1, minimum=size, total=size, leaving=True))
     w.view.settle(w.now_s)
-    assert w.view.missing_pods(w.view.gangs[key(w, pods[0])]) == 0
+    assert w.view.awaited_members.missing_pods(w.view.gangs[key(w, pods[0])]) == 0
 
 
 @pytest.mark.parametrize(
@@ -117,7 +118,7 @@ def test_nobody_is_waited_for_in_the_place_of_one_who_leaves_a_whole_gang(size):
 )
 def test_a_statefulset_says_how_many_it_has(spec, total):
     w = World(1).put(world.pod("s-0", 8, marks={labels.STATEFUL_INDEX: "0"}, owner="StatefulSet/s"))
-    w.view.put_owner("StatefulSet", world.owner("StatefulSet", "s", **spec))
+    w.view.groups.put_owner("StatefulSet", world.owner("StatefulSet", "s", **spec))
     found = w.view.gangs[GangKey("default", "StatefulSet/s", Dialect.OWNER.value)]
     assert (found.total, found.min_pods, found.age) == (total, 0, ("2026-01-01T00:00:00Z", 0, "uid-s"))
 

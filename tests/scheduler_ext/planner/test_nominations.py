@@ -118,7 +118,7 @@ def test_a_nominated_node_that_is_lost_is_given_up_for_the_nearest():
     told = wishes(w)
     written(w, gang, told)
     lost = told["g-1"][0]
-    w.view.put_node(world.node(lost, spec={"unschedulable": True}))
+    w.view.layout.put_node(world.node(lost, spec={"unschedulable": True}))
     again = wishes(w)
     assert set(again) == {"g-1"}
     node, why = again["g-1"]
@@ -130,7 +130,7 @@ def test_a_gang_refused_later_loses_all_its_nominations():
     w, gang = World(4, 3), world.koordinator("g", 4, notes=REQUIRED)
     w.put(*gang)
     written(w, gang, wishes(w))
-    w.view.put_node(world.node("a0", spec={"unschedulable": True}))
+    w.view.layout.put_node(world.node("a0", spec={"unschedulable": True}))
     assert wishes(w) == {f"g-{at}": ("", NominationReason.REFUSED) for at in range(4)}
 
 

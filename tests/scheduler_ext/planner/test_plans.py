@@ -13,7 +13,7 @@ from tests.kit.world import REQUIRED, World, leaves
 from turnout.jobs.gang import Dialect
 from turnout.kube import labels
 from turnout.kube.node_health import TAINT_EFFECT
-from turnout.scheduler_ext.cluster.view import PATIENCE_S
+from turnout.scheduler_ext.cluster.awaited_members import PATIENCE_S
 from turnout.scheduler_ext.model import EventReason, Rules
 
 LETTERS = "abcd"
@@ -296,7 +296,7 @@ class TestMissingMembers:
 
     def test_the_plain_pods_of_a_job_start_though_another_fits_nowhere(self):
         w = World(2)
-        w.view.put_owner("Job", world.owner("Job", "job", completions=2, parallelism=2))
+        w.view.groups.put_owner("Job", world.owner("Job", "job", completions=2, parallelism=2))
         pods = [
             world.pod(f"job-{at}", gpus, marks={labels.JOB_INDEX: str(at)}, owner="Job/job", uid=f"u{at}")
             for at, gpus in enumerate((16, 8))
@@ -308,7 +308,7 @@ class TestMissingMembers:
         pods = [
             world.pod(f"job-{i}", 8, marks={labels.JOB_INDEX: str(i)}, owner="Job/job", uid=f"u{i}") for i in range(3)
         ]
-        w.view.put_owner("Job", world.owner("Job", "job", completions=3, parallelism=3))
+        w.view.groups.put_owner("Job", world.owner("Job", "job", completions=3, parallelism=3))
         assert len(w.schedule(*pods)) == 2
 
 
@@ -345,14 +345,14 @@ class TestNodes:
         w, pods = World(2, 2), world.volcano("bert", 2)
         w.put(*pods)
         assert leaves(w.plan(pods[0])) == {"a"}
-        w.view.put_node(world.node("a1", **{"gpus": 8, "ip": "10.0.0.2", **change}))
+        w.view.layout.put_node(world.node("a1", **{"gpus": 8, "ip": "10.0.0.2", **change}))
         assert leaves(w.plan(pods[0])) == {"b"}
 
     def test_a_node_that_is_gone_moves_the_plan(self):
         w, pods = World(2, 2), world.volcano("bert", 2)
         w.put(*pods)
         w.plan(pods[0])
-        w.view.drop_node("a1")
+        w.view.layout.drop_node("a1")
         assert leaves(w.plan(pods[0])) == {"b"}
 
     def test_a_new_map_changes_the_next_plan(self):
@@ -361,7 +361,7 @@ class TestNodes:
         assert leaves(w.plan(pods[0])) == {"a"}
         ips = {n.metadata.name: n.status.addresses[0].address for n in w.nodes}
         for cabled in ([["a0"], ["a1", "b0", "b1"]], [["a0", "a1", "b1"], ["b0"]], [["a0"], ["a1", "b0"], ["b1"]]):
-            w.view.set_map(world.fabric([[ips[name] for name in leaf] for leaf in cabled]))
+            w.view.layout.set_map(world.fabric([[ips[name] for name in leaf] for leaf in cabled]))
             together = set(w.plan(pods[0]).values())
             assert any(together <= set(leaf) for leaf in cabled)
 

@@ -23,7 +23,7 @@ def labelled(w, marks=None, soft=()):
         name, ip = each.metadata.name, each.status.addresses[0].address
         more = {"labels": {"pool": marks[name]}} if marks and name in marks else {}
         spec = {"spec": SOFT} if name in soft else {}
-        w.view.put_node(world.node(name, 8, ip, **more, **spec))
+        w.view.layout.put_node(world.node(name, 8, ip, **more, **spec))
     return w
 
 
@@ -119,6 +119,6 @@ def test_a_gang_that_may_grow_goes_where_it_can(min_said):
     if min_said:
         pods = world.koordinator("job", 2, **more)
     else:
-        w.view.put_owner("Job", world.owner("Job", "job", completions=2, parallelism=2))
+        w.view.groups.put_owner("Job", world.owner("Job", "job", completions=2, parallelism=2))
         pods = [world.pod(f"job-{at}", 8, marks={labels.JOB_INDEX: str(at)}, owner="Job/job", **more) for at in (0, 1)]
     assert leaves(w.put(*pods).plan(pods[0])) == {"b"}

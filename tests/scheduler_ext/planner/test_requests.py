@@ -17,7 +17,7 @@ from turnout.scheduler_ext.planner.order import (
     position_of,
 )
 from turnout.scheduler_ext.planner.place_gang import place
-from turnout.scheduler_ext.planner.request import GangPlan, build_request, count_lost, count_missing
+from turnout.scheduler_ext.planner.request import AbsentMembers, GangPlan, build_request, count_lost, count_missing
 
 MOVE, EVAL = {labels.REPAIR: "move"}, {labels.TOGETHER: "eval"}
 
@@ -64,7 +64,7 @@ def test_who_is_lost(pods, needed, found):
 ])  # fmt: skip
 def test_room_for_members_that_are_gone_must_be_there_and_is_not_kept(hosts, missing, gone, fits):
     w, gang = shown(*world.koordinator("bert", 2, minimum=4), size=hosts)
-    request = replace(build_request(w.view, gang, ()), missing_pods=missing, lost_pods=gone)
+    request = replace(build_request(w.view, gang, ()), absent=AbsentMembers(missing, lost=gone))
     plan = place(w.view.fabric, request, lambda shape, besides: free(w, shape, besides))
     assert (plan.refusal is None) is fits
     assert len(plan.open_seats) == (missing if fits else 0)

@@ -10,7 +10,13 @@ from turnout.kube.pod_shape import shape_of
 from turnout.kube.resource_table import Charge
 from turnout.scheduler_ext.planner.order import GangPosition, OrderedSeat, SeatClass
 from turnout.scheduler_ext.planner.request import GangPlan, Seat, drop_seats, plan_sort_key
-from turnout.scheduler_ext.planner.reserved_room import StandingPlan, StandingPlans
+from turnout.scheduler_ext.planner.reserved_room import (
+    StandingPlan,
+    StandingPlans,
+    growth_seats_beside,
+    room_beside_plans,
+    shapes_without_room,
+)
 from turnout.topology.model import Refusal, RefusalReason
 
 GPU8, GPU4, PICKY = (shape_of(world.pod("p", 8)), shape_of(world.pod("p", 4)), shape_of(world.pod("p", 16)))
@@ -53,25 +59,25 @@ def reservations(*plans, nodes=4):
 
 
 def room(made, shape=GPU8, **more):
-    return made.room_beside_plans(more.pop("without", ()), **more)(shape, more.get("besides", ())).tolist()
+    return room_beside_plans(made.room, more.pop("without", ()), **more)(shape, more.get("besides", ())).tolist()
 
 
 def test_a_plan_keeps_its_rows_until_it_is_replaced_or_removed():
     made, _ = reservations(kept("one", 1, [0, 1]), kept("two", 2, [2]))
-    assert (room(made), sorted(made.rows()), len(made)) == ([0, 0, 0, 1], [0, 1, 2], 2)
+    assert (room(made), sorted(made.gangs_by_row), len(made)) == ([0, 0, 0, 1], [0, 1, 2], 2)
     made.put(key("one"), kept("one", 1, [1, 3]))
-    assert (room(made), sorted(made.rows()), len(made)) == ([1, 0, 0, 0], [1, 2, 3], 2)
+    assert (room(made), sorted(made.gangs_by_row), len(made)) == ([1, 0, 0, 0], [1, 2, 3], 2)
     assert made.remove(key("one")) == [(1, GPU8), (3, GPU8)]
-    assert (room(made), sorted(made.rows()), len(made)) == ([1, 1, 0, 1], [2], 1)
+    assert (room(made), sorted(made.gangs_by_row), len(made)) == ([1, 1, 0, 1], [2], 1)
     assert (made.get(key("one")), made.plan_of(key("two")).plan.key) == (None, key("two"))
     made.clear()
-    assert (room(made), list(made.rows()), len(made), list(made)) == ([1] * 4, [], 0, [])
+    assert (room(made), list(made.gangs_by_row), len(made), list(made)) == ([1] * 4, [], 0, [])
 
 
 def test_a_row_is_kept_for_as_long_as_one_plan_is_on_it():
     made, _ = reservations(kept("one", 1, [0], shape=GPU4), kept("two", 2, [0], shape=GPU4))
     made.remove(key("one"))
-    assert (list(made.rows()), room(made, GPU4)[0]) == ([0], 1)
+    assert (list(made.gangs_by_row), room(made, GPU4)[0]) == ([0], 1)
 
 
 def test_seats_on_a_row_come_in_order_the_last_first():
@@ -85,11 +91,13 @@ def test_whoever_hopes_is_named_and_counted_by_namespace():
     made, _ = reservations(
         kept("one", 1, [0], [1, 2]), kept("two", 2, [3]), kept("far", 3, [], [3], namespace="elsewhere")
     )
-    assert [each.plan.key.name for each in made.plans_with_growth_seats()] == ["one", "far"]
-    assert [made.growth_seats_beside(each) for each in (key("one"), key("two"), key("x", "elsewhere"))] == [0, 2, 1]
+    assert [each.plan.key.name for each in made.with_growth_seats.values()] == ["one", "far"]
+    assert [
+        growth_seats_beside(each, made.with_growth_seats) for each in (key("one"), key("two"), key("x", "elsewhere"))
+    ] == [0, 2, 1]
     assert kept("one", 1, [0], [1, 2], [3]).growth_seats() == [(1, GPU8), (2, GPU8)]
     made.put(key("one"), kept("one", 1, [0]))
-    assert [each.plan.key.name for each in made.plans_with_growth_seats()] == ["far"]
+    assert [each.plan.key.name for each in made.with_growth_seats.values()] == ["far"]
 
 
 @pytest.mark.parametrize(("asked", "hoped", "found"), [
@@ -110,19 +118,19 @@ def test_seats_of_members_to_come_give_way_first_and_only_as_many_as_must():
     )
     assert made.surplus_on(0) == []
     snapshot.charge("stranger", Charge("n0", GPU4, 0))
-    assert made.is_overdrawn(0)
+    assert made.room.is_overdrawn(0)
     assert [(claim.rank, owner.name) for claim, owner in made.surplus_on(0)] == [(10, "one")]
-    assert made.is_overdrawn(0)  # what is looked at stays as it was
+    assert made.room.is_overdrawn(0)  # what is looked at stays as it was
     snapshot.charge("other", Charge("n0", GPU4, 0))
     assert [(claim.rank, owner.name) for claim, owner in made.surplus_on(0)] == [(10, "one")]
     assert made.surplus_on(1) == []
 
 
 def test_a_shape_of_which_a_row_holds_none_does_not_fit():
-    made, snapshot = reservations(kept("one", 1, [0]))
-    assert made.shapes_without_room(0, [GPU8, GPU4, PICKY]) == {PICKY}
+    _, snapshot = reservations(kept("one", 1, [0]))
+    assert shapes_without_room(snapshot, 0, [GPU8, GPU4, PICKY]) == {PICKY}
     snapshot.charge("stranger", Charge("n0", GPU4, 0))
-    assert made.shapes_without_room(0, [GPU8, GPU4]) == {GPU8}
+    assert shapes_without_room(snapshot, 0, [GPU8, GPU4]) == {GPU8}
 
 
 def test_room_may_be_that_of_some_rows_beside_some_pods():
@@ -130,7 +138,7 @@ def test_room_may_be_that_of_some_rows_beside_some_pods():
     assert room(made, rows=[0, 1]) == [0, 1, 0, 0]
     assert room(made, rows=[0, 1], without=[(0, GPU8)]) == [1, 1, 0, 0]
     assert room(made, extra_pods=[(2, GPU8)]) == [0, 1, 0, 1]
-    assert made.room_beside_plans((), extra_pods=[(2, GPU8)])(GPU8, [(3, GPU8)]).tolist() == [0, 1, 0, 0]
+    assert room_beside_plans(made.room, (), extra_pods=[(2, GPU8)])(GPU8, [(3, GPU8)]).tolist() == [0, 1, 0, 0]
 
 
 def test_a_plan_without_some_seats_keeps_the_others():

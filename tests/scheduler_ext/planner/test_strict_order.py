@@ -124,18 +124,18 @@ def test_a_gang_whose_min_has_its_place_keeps_no_domain_for_the_rest():
 def cordon(w, name):
     """Show that a node takes no more pods."""
     ip = next(each for each in w.nodes if each.metadata.name == name).status.addresses[0].address
-    w.view.put_node(world.node(name, 8, ip, spec={"unschedulable": True}))
+    w.view.layout.put_node(world.node(name, 8, ip, spec={"unschedulable": True}))
 
 
 def shrink(w, name):
     """Show that a node has lost half of its GPUs."""
     ip = next(each for each in w.nodes if each.metadata.name == name).status.addresses[0].address
-    w.view.put_node(world.node(name, 4, ip))
+    w.view.layout.put_node(world.node(name, 4, ip))
 
 
 def delete(w, name):
     """Show that a node is deleted."""
-    w.view.drop_node(name)
+    w.view.layout.drop_node(name)
 
 
 @pytest.mark.parametrize("lose", [cordon, shrink, delete])
@@ -169,7 +169,7 @@ def test_once_a_domain_can_hold_the_oldest_again_it_is_kept_for_the_oldest():
     cordon(w, "a1")
     assert (w.plan(large[0]), w.plan(middle[0])) == ({}, {})
     assert "kept for default/middle" in w.fit(small[0]).refusal.detail
-    w.view.put_node(next(each for each in w.nodes if each.metadata.name == "a1"))
+    w.view.layout.put_node(next(each for each in w.nodes if each.metadata.name == "a1"))
     assert not w.plan(large[0])
     assert "kept for default/large" in w.fit(small[0]).refusal.detail
 
@@ -189,7 +189,8 @@ def test_a_whole_zone_is_kept_for_a_gang_that_no_switch_holds():
     zone = "example.com/zone-key"
     w = strict(2, 2, 2, 2, 2, 2)
     for node, value in zip(w.nodes, "xxxxxxyyyyyy", strict=True):
-        w.view.put_node(world.node(node.metadata.name, 8, node.status.addresses[0].address, labels={zone: value}))
+        ip = node.status.addresses[0].address
+        w.view.layout.put_node(world.node(node.metadata.name, 8, ip, labels={zone: value}))
     large, small = gang("large", 6, 1, notes={kueue.REQUIRED: zone}), gang("small", 3, 5)
     full(w, "a0", "d0", "d1").put(*large, *small)
     assert not w.plan(large[0])

@@ -51,9 +51,9 @@ def test_only_what_differs_is_written_and_another_map_makes_it_differ():
     assert told(w, {"uid-g-0": "psw0/asw0", "uid-g-1": "psw9/asw1"}) == {"g-1": "psw0/asw1"}
     noted = {"uid-g-0": "psw0/asw0", "uid-g-1": "psw0/asw1"}
     assert told(w, noted) == {}
-    w.view.set_map(build([MapEntry("10.0.0.1", ("core", "asw0"), 1)]))
+    w.view.layout.set_map(build([MapEntry("10.0.0.1", ("core", "asw0"), 1)]))
     assert told(w, noted) == {"g-0": "core/asw0"}  # of g-1 nothing is known any more: what it carries is left
-    w.view.set_map(EMPTY)
+    w.view.layout.set_map(EMPTY)
     assert told(w, noted) == {}
 
 

@@ -31,7 +31,7 @@ def job(size):
 def announced(w, size):
     """Add the PodGroup and the Job that state how large each of these gangs will be, besides its pods."""
     w.put_group("bert", size)
-    w.view.put_owner("Job", world.owner("Job", "job", completions=size, parallelism=size))
+    w.view.groups.put_owner("Job", world.owner("Job", "job", completions=size, parallelism=size))
     return w
 
 

@@ -6,7 +6,7 @@ from tests.kit import world
 from tests.kit.world import REQUIRED, World
 from turnout.jobs.gang import Dialect
 from turnout.kube import labels
-from turnout.scheduler_ext.cluster.view import MAX_PATIENCE_S, PATIENCE_S
+from turnout.scheduler_ext.cluster.awaited_members import MAX_PATIENCE_S, PATIENCE_S
 from turnout.scheduler_ext.model import Victims
 from turnout.scheduler_ext.planner.answers import answer_preempt
 from turnout.scheduler_ext.planner.batches import GANG_STEPS, HOST_STEPS, QUESTION_STEPS
@@ -112,7 +112,7 @@ class TestOneQuestion:
 class TestPatience:
     def missing(self, w, name):
         w.view.settle(w.now_s)
-        return {key.name: w.view.missing_pods(gang) for key, gang in w.view.gangs.items()}[name]
+        return {key.name: w.view.awaited_members.missing_pods(gang) for key, gang in w.view.gangs.items()}[name]
 
     def test_of_a_gang_that_says_another_size_again_and_again_is_spent_once(self):
         """Let the gang be whole, then lack sixty members, with a new pod each time."""
@@ -138,7 +138,7 @@ class TestPatience:
 
     def test_a_gang_whose_owner_says_its_size_is_not_made_larger_by_its_pods(self):
         w = World(8)
-        w.view.put_owner("Job", world.owner("Job", "job", completions=2, parallelism=2))
+        w.view.groups.put_owner("Job", world.owner("Job", "job", completions=2, parallelism=2))
         env = {labels.JOB_INDEX: "0"}
         w.put(world.pod("job-0", 8, marks=env, owner="Job/job", notes={labels.MIN_WORKERS: "2"}))
         assert self.missing(w, "Job/job") == 1

@@ -11,8 +11,8 @@ from turnout.kube.objects import Toleration
 from turnout.kube.pod_shape import MAX_ITEMS
 from turnout.scheduler_ext.cluster.request_hints import CATCH_UP_S, POD_GROUP_WAIT_S
 from turnout.scheduler_ext.model import EventReason, Rules, Victims
-from turnout.scheduler_ext.server.extender import RETRY_S, UNCONFIRMED_S
 from turnout.scheduler_ext.server.metrics import Metrics
+from turnout.scheduler_ext.server.request_pods import RETRY_S, UNCONFIRMED_S
 
 HARD = {"mode": "hard", "highestTierAllowed": 1}
 
@@ -37,7 +37,7 @@ class Story:
         self.view = ShownExtender(rules or Rules(), self.clock, self.metrics, self.told.append)
         self.stage = World(*leaves, rules=rules)
         for each in self.stage.nodes:
-            self.view.view.put_node(each)
+            self.view.view.layout.put_node(each)
         if mapped:
             self.view.use_map(self.stage.fabric)
 
@@ -72,7 +72,7 @@ def test_a_refusal_is_counted_and_told_with_one_word():
 
 def test_an_owner_is_told_five_hundred_letters_of_a_longer_reason():
     story, pods = Story(2), world.volcano("big", 2)
-    story.view.view.put_group(Dialect.VOLCANO, world.group("big", 2, minTaskMember={"x" * 1_000: 1}))
+    story.view.view.groups.put_group(Dialect.VOLCANO, world.group("big", 2, minTaskMember={"x" * 1_000: 1}))
     story.show(*pods).filter(pods[0])
     assert [len(notice.detail) for notice in story.told] == [500]
 
@@ -200,7 +200,7 @@ class TestUnseenPodGroup:
         assert (answer.nodes, answer.no_room, answer.all_kept, answer.pause_s) == ((), {}, False, 0.0)
         assert all(": GangUnknown: its PodGroup bert is not there" in text for text in answer.forbidden.values())
         assert len(story.view.view.assumed_pods) == 0
-        story.view.view.put_group(Dialect.VOLCANO, world.group("bert", 3, networkTopology=HARD))
+        story.view.view.groups.put_group(Dialect.VOLCANO, world.group("bert", 3, networkTopology=HARD))
         story.filter(pods[0])
         assert story.words == [EventReason.TIER_TOO_NARROW]
 
@@ -232,7 +232,7 @@ class TestUnseenPodGroup:
         pods = [world.see(each) for each in cluster.native_gang("bert", 2)]
         story = self.story(*pods)
         told = {"schedulingPolicy": {"gang": {"minCount": 2}}, "parentCompositePodGroupName": "set"}
-        story.view.view.put_group(Dialect.NATIVE, world.group("bert", None, **told))
+        story.view.view.groups.put_group(Dialect.NATIVE, world.group("bert", None, **told))
         return story, pods
 
     def test_a_parent_that_is_served_is_awaited_as_a_pod_group_is(self):
@@ -240,7 +240,7 @@ class TestUnseenPodGroup:
         story.view.watches.serves_parents = True
         texts = story.filter(pods[0]).forbidden.values()
         assert all("a CompositePodGroup above its PodGroup bert is not there" in text for text in texts)
-        story.view.view.put_composite(world.group("set", None, schedulingPolicy={"gang": {"minGroupCount": 1}}))
+        story.view.view.groups.put_composite(world.group("set", None, schedulingPolicy={"gang": {"minGroupCount": 1}}))
         assert story.filter(pods[0]).nodes == ("a0",)
         assert story.words == []
 
@@ -262,7 +262,7 @@ class TestUnseenPodGroup:
         pods = world.volcano("bert", 2, notes={labels.MIN_WORKERS: "2"})
         story = self.story(*pods)
         assert not story.filter(pods[0]).nodes
-        story.view.view.put_group(Dialect.VOLCANO, world.group("bert", 2, networkTopology=HARD))
+        story.view.view.groups.put_group(Dialect.VOLCANO, world.group("bert", 2, networkTopology=HARD))
         assert story.filter(pods[0]).nodes == ("a0",)
 
     def test_meanwhile_no_node_is_scored_and_nothing_is_preempted(self):
@@ -348,7 +348,7 @@ def test_gangs_are_counted_by_state(pods, counts):
 
 def test_the_quality_of_the_fabric_is_shown():
     story = Story(2, 2)
-    story.view.view.put_node(world.node("x0", 8, "10.99.0.1"))
+    story.view.view.layout.put_node(world.node("x0", 8, "10.99.0.1"))
     story.show(*world.volcano("bert", 2, at=["a0", "b0"])).wait(1)
     assert story.count("turnout_gangs_by_excess_leaves", excess="1") == 1
     assert story.count("turnout_gang_excess_leaves", gang_namespace="default", gang_name="bert") == 1
@@ -372,7 +372,7 @@ class TestUnenforced:
     ])  # fmt: skip
     def test_bound_pods_against_the_rule_are_counted(self, pods, count):
         story = Story(2, 2, rules=Rules(hold_incomplete=True))
-        story.view.view.put_node(world.node("x0", 8, "10.99.0.1"))
+        story.view.view.layout.put_node(world.node("x0", 8, "10.99.0.1"))
         story.show(*pods).wait(1)
         counts = {rule: story.count("turnout_gang_pods_violating", rule=rule) for rule in ("tier", "whole")}
         assert counts == {"tier": 0, "whole": 0} | count

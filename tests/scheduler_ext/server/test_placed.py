@@ -83,7 +83,7 @@ def test_a_gang_that_had_started_before_the_question_is_not_reported():
 
 def test_a_gang_whose_pods_have_no_controller_is_reported_on_its_podgroup():
     story = Story(4, 4)
-    story.view.view.put_group(Dialect.VOLCANO, world.group("g", 2))
+    story.view.view.groups.put_group(Dialect.VOLCANO, world.group("g", 2))
     asked(story, world.volcano("g", 2))
     story.show(*world.volcano("g", 2, at=["a0", "a1"])).wait(TIDY_S)
     (notice,) = reports(story)

@@ -157,7 +157,7 @@ async def test_composite_groups_are_shown_where_served_and_not_missed_elsewhere(
     }
     async with seeing({COMPOSITE_GROUP_PATH: [composite]}) as (_, _, watches):
         assert watches.may_show_parents()
-        assert watches.plans.view.composites.min_groups("default", "set") == 3
+        assert watches.plans.view.groups.composites.min_groups("default", "set") == 3
     async with seeing(unserved=[COMPOSITE_GROUP_PATH]) as (_, _, watches):
         assert (watches.missing(), watches.may_show_parents()) == (None, False)
         assert [record for record in caplog.records if record.levelname in ("WARNING", "ERROR")] == []

@@ -56,7 +56,7 @@ class Volcano:
         if seen:
             group = {"metadata": {"name": name, "namespace": "default", "uid": f"uid-{name}"},
                      "spec": {"minMember": minimum or pods}}  # fmt: skip
-            self.stage.view.view.put_group(Dialect.VOLCANO, msgspec.convert(group, PodGroup))
+            self.stage.view.view.groups.put_group(Dialect.VOLCANO, msgspec.convert(group, PodGroup))
         for each in made:
             self.stage.show(each)
         return made

@@ -35,7 +35,7 @@ class Stage:
         for name in HOSTS:
             labels = {} if name in unlabelled else {RACK: name[:4], BLOCK: name[:2]}
             labels["pool"] = "reserved" if name in soft else "common"
-            self.view.view.put_node(msgspec.convert(gpu_node(name, "", labels=labels), Node))
+            self.view.view.layout.put_node(msgspec.convert(gpu_node(name, "", labels=labels), Node))
             self.free[name] = 8
         self.view.use_map(build(MapEntry(name, (name[:2], name[:4]), at + 1) for at, name in enumerate(HOSTS)))
         for name, gpus in dict(taken).items():
@@ -45,9 +45,9 @@ class Stage:
     def group(self, raw, dialect=Dialect.VOLCANO):
         """Show a PodGroup, or a Job, as its user wrote it."""
         if raw["kind"] == "Job":
-            self.view.view.put_owner("Job", msgspec.convert(raw, Owner))
+            self.view.view.groups.put_owner("Job", msgspec.convert(raw, Owner))
         else:
-            self.view.view.put_group(dialect, msgspec.convert(raw, PodGroup))
+            self.view.view.groups.put_group(dialect, msgspec.convert(raw, PodGroup))
 
     def show(self, raw):
         """Show a pod as it is."""

@@ -20,7 +20,7 @@ def zoned(sizes, values, full=()):
     for each, value in zip(w.nodes, values, strict=True):
         ip = each.status.addresses[0].address
         marks = {} if value == "-" else {ZONE: value}
-        w.view.put_node(world.node(each.metadata.name, 8, ip, labels=marks))
+        w.view.layout.put_node(world.node(each.metadata.name, 8, ip, labels=marks))
     return w.put(*(world.pod(f"there-{name}", 8, at=name) for name in full))
 
 

@@ -34,7 +34,7 @@ def staged(free, composites, groups):
     """A stage with CompositePodGroups, and PodGroups by name: (pods, parent, level)."""
     stage = Stage(only(**free))
     for each in composites:
-        stage.view.view.put_composite(each)
+        stage.view.view.groups.put_composite(each)
     for name, (size, parent, level) in groups.items():
         stage.group(group(name, size, parent, level), Dialect.NATIVE)
     return stage
@@ -183,7 +183,7 @@ def test_a_level_above_counts_though_the_root_is_not_there():
 def test_a_parent_that_is_deleted_no_longer_holds_its_gangs():
     stage = staged({"s0l0": 2, "s1l0": 3}, [composite("serve", 2, level=BLOCK)], PREFILL_DECODE)
     assert stage.schedule([*gang("prefill", 2), *gang("decode", 3)]) == {}
-    stage.view.view.drop_composite("default", "serve")
+    stage.view.view.groups.drop_composite("default", "serve")
     assert len(stage.schedule([*gang("prefill", 2), *gang("decode", 3)])) == 5
 
 
@@ -191,7 +191,7 @@ def test_a_minimum_that_is_lowered_lets_groups_start():
     stage = staged({"s0l0": 4}, [composite("set", 3)], THREE)
     pods = [each for name in THREE for each in gang(name, 2)]
     assert stage.schedule(pods) == {}
-    stage.view.view.put_composite(composite("set", 2))
+    stage.view.view.groups.put_composite(composite("set", 2))
     stage.schedule(pods)
     assert len(stage.schedule(pods)) == 4
 
@@ -230,7 +230,7 @@ def test_hostile_fields_of_a_composite_are_bounded(value):
     for field in ("parentCompositePodGroupName", "schedulingPolicy", "schedulingConstraints"):
         raw = group("up", 1)
         raw["spec"][field] = value
-        stage.view.view.put_composite(msgspec.convert(raw, PodGroup))
+        stage.view.view.groups.put_composite(msgspec.convert(raw, PodGroup))
         stage.group(group("a", 2, "up"), Dialect.NATIVE)
         child = group("b", 2)
         child["spec"]["parentCompositePodGroupName"] = value

@@ -111,7 +111,7 @@ async def test_who_takes_over_keeps_to_what_is_written_whatever_it_had_planned()
     leader, follower = Writer(api, 4, 4), Writer(api, 4, 4)
     api.seen_by = [follower.view]
     api.create(late)  # the follower plans for g, the older one; the leader has not seen it whole, and nominates h
-    while follower.view.plan_some():
+    while follower.view.plans.plan_some(follower.view.clock.monotonic()):
         pass
     api.seen_by = [leader.view, follower.view]
     api.kill_at = 5

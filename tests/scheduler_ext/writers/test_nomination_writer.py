@@ -46,7 +46,7 @@ class Scene:
         clock = ManualClock()
         self.view = ShownExtender(Rules(), clock, Metrics(), lambda notice: None)
         for node in World(*leaves).nodes:
-            self.view.view.put_node(node)
+            self.view.view.layout.put_node(node)
         self.view.use_map(World(*leaves).fabric)
         calls = LeasedCalls(self.pods, lambda: self.leads)
         self.nominator = NominationWriter(
@@ -118,7 +118,7 @@ async def test_who_takes_over_keeps_to_nominations_whatever_it_had_planned():
     older, younger = world.koordinator("g", 2, created=1), world.koordinator("h", 2, created=2)
     for pod in (*older, *younger):
         scene.show(pod, "7")
-    while scene.view.plan_some():
+    while scene.view.plans.plan_some(scene.view.clock.monotonic()):
         pass
     for pod, node in zip(younger, ("a0", "a1"), strict=True):  # as the leader had it, which saw them first
         made = msgspec.to_builtins(pod)
@@ -147,6 +147,6 @@ async def test_no_member_is_nominated_before_the_podgroup_that_it_names_is_seen(
         scene.show(pod, "7")
     await scene.run(lambda: scene.pods.patches)
     assert scene.pods.patches == []
-    scene.view.view.put_group(Dialect.VOLCANO, world.group("g", 2))
+    scene.view.view.groups.put_group(Dialect.VOLCANO, world.group("g", 2))
     await scene.run(lambda: len(scene.pods.patches) == 2)
     assert [path.split("/")[-2] for path, _, _ in scene.pods.patches] == ["g-0", "g-1"]

@@ -37,7 +37,7 @@ class Scene:
             CollectorRegistry(),
         )
         for node in World(4, 4).nodes:
-            self.view.view.put_node(node)
+            self.view.view.layout.put_node(node)
         self.view.use_map(World(4, 4).fabric)
         calls = LeasedCalls(self.pods, lambda: self.leads)
         self.marker = SwitchPathWriter(self.view.watches, calls, self.clock, NominatorMetrics(self.registry))

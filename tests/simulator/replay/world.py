@@ -5,6 +5,7 @@ from dataclasses import replace
 from hypothesis import strategies as st
 
 from turnout.autoscaler.model import Policy
+from turnout.simulator.replay.cluster import startable_jobs
 from turnout.simulator.replay.model import Submission
 
 POLICY = Policy()
@@ -61,7 +62,7 @@ class Eyes:
     def _nobody_is_kept_waiting(self, world):
         """Whoever would fit if no elastic worker were there starts within a grace and a tick."""
         patience = self.rules.grace_s + self.rules.tick_s
-        fitting = {life.submission.name for life in world.startable_jobs()}
+        fitting = {life.submission.name for life in startable_jobs(world.waiting, world.running.values(), world.free)}
         self.could_start = {name: self.could_start.get(name, world.now_s) for name in fitting}
         for name, since_s in self.could_start.items():
             waited = world.now_s - since_s
