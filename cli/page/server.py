@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Mapping
 from importlib import resources
 from math import inf
@@ -41,8 +40,6 @@ from turnout.cli.page.viewers import PageSettings, SessionRoutes, StateSource, V
 from turnout.cli.verb_support.listing import CannotSee
 from turnout.cli.views.usage import Usage
 from turnout.kube.errors import KubeError
-
-log = logging.getLogger("turnout.page")
 
 FILES = {
     "/": ("index.html", "text/html"),
