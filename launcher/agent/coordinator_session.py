@@ -139,7 +139,12 @@ class CoordinatorSession:
         ids = {each.id for each in link.welcome.successors}
         known = (*link.welcome.successors, *(each for each in self._seek.successors if each.id not in ids))
         self._seek = replace(
-            self._seek, last=address, hint=None, handed_over=False, silent=frozenset(), successors=known[:MAX_KNOWN]
+            self._seek,
+            last=address,
+            hint=None,
+            handed_over=False,
+            lap=replace(self._seek.lap, silent=frozenset()),
+            successors=known[:MAX_KNOWN],
         )
         self._without_target = False
         self._log_event(
@@ -160,7 +165,7 @@ class CoordinatorSession:
         self._drop_link()
         if received.reason is Reason.MEMBER_SILENT:
             if self._seek.last is not None:  # trying that address again would wait for the same failure
-                self._seek = replace(self._seek, silent=frozenset([self._seek.last]))
+                self._seek = replace(self._seek, lap=replace(self._seek.lap, silent=frozenset([self._seek.last])))
         else:
             self._start_silence_timer(received.link)
 
@@ -180,7 +185,8 @@ class CoordinatorSession:
         # The next coordinator may still name the last one: it is asked again, as if nobody answered at the old address.
         left = frozenset([self._seek.last]) if to.port and self._seek.last is not None else frozenset()
         hint = (to.address, to.port) if to.port else None
-        self._seek = replace(self._seek, hint=hint, last=None, silent=left, handed_over=handed)
+        lap = replace(self._seek.lap, silent=left)
+        self._seek = replace(self._seek, hint=hint, last=None, lap=lap, handed_over=handed)
 
     def set_periodic_search(self, tries_all_addresses: bool) -> None:
         """Turn periodic search on or off. It is on after leading a world below min with no better coordinator known."""

@@ -394,7 +394,7 @@ class CoordinatorSearch:
             case Refused(reason=reason, detail=detail):
                 return GiveUp(Reason(reason) if reason in set(Reason) else Reason.REFUSED, detail)
             case Redirect() if answer.port:
-                lost = (answer.address, answer.port) in search.refused | search.silent
+                lost = (answer.address, answer.port) in search.lap.failed
                 if lost and asyncio.get_running_loop().time() < search.since_s + NOTICE_S:
                     await asyncio.sleep(0.1)
                     return search  # ask it again: it has not noticed yet that the coordinator it names is lost

@@ -145,7 +145,7 @@ class Leadership:
         holder = (record.address, record.port)
         # At the address of this member itself, that holder no longer listens.
         is_own_address = holder == (self.member.address, self.member.port)
-        return is_own_address or holder in search.refused or _worker_name(record.coordinator) == self.member.name
+        return is_own_address or holder in search.lap.refused or _worker_name(record.coordinator) == self.member.name
 
     def _begin(
         self,
