@@ -224,7 +224,7 @@ class Agent:
         try:
             await self._workers.warm()
             self._held_steps = await self._workers.held_steps()
-            self._session.search(self._base)
+            self._session.search.begin(self._base)
             while self._exit is None:
                 await self._handle(await self._inbox.get())
             exit_, reason, detail = self._exit
@@ -324,7 +324,7 @@ class Agent:
             self._session.handle_loss(received)
             if received.reason is Reason.MEMBER_SILENT:
                 await self._fence()
-            self._session.search(self._base)
+            self._session.search.begin(self._base)
 
     async def _fence(self) -> None:
         """Stop the processes, since others may train without this member once it has been without a coordinator for too
@@ -363,7 +363,7 @@ class Agent:
                     self._session.send(Reached(round_, max(farthest, 0)))
             case Waiting(round=new, size=size) if new >= self._base.round + self._base.busy and not self._is_training():
                 self._base, self._report = LastWorld(new, size, False), None
-                self._session.set_successors(message.successors)
+                self._session.search.set_successors(message.successors)
                 self._log_event("spare", {"round": new, "reason": message.reason, "detail": message.detail})
             case Finish(exit=code, reason=reason, detail=detail):
                 await self._stop(self._settings.timing.shutdown_s)
@@ -404,7 +404,7 @@ class Agent:
         if handed := (to.size > 0 and to.id == self.member.id):
             self._base = LastWorld(self._base.round, to.size, self._base.inside, self._base.busy)
         self._session.move_to(to, handed)
-        self._session.search(self._base)
+        self._session.search.begin(self._base)
 
     async def _start(self, formed: Formed) -> None:
         """Start the worker processes of a formed round.
@@ -418,7 +418,7 @@ class Agent:
         if self._base.busy:
             await self._stop(0.0)
         self._base, self._budget = LastWorld(formed.round, formed.group_size, True, True), formed.budget
-        self._session.set_formed(formed.successors)
+        self._session.search.set_formed(formed.successors)
         await self._tasks.close()  # a probe may still wait for a peer that failed
         self._report = None
         self._log_event(
@@ -529,5 +529,5 @@ class Agent:
         if (newest := await self._leadership.end()).round > self._base.round:
             self._base = LastWorld(newest.round, newest.size, False, self._base.busy)
         if isinstance(ending, StepDown) and self._session.link:
-            self._session.set_periodic_search(not ending.to.coordinator)
+            self._session.search.set_periodic_search(not ending.to.coordinator)
             self._move_to(Redirect(ending.to.coordinator, ending.to.address, ending.to.port))

@@ -96,7 +96,7 @@ async def test_a_member_asks_a_new_coordinator_again_that_names_the_old_one():
             link, _ = await connect(client, "127.0.0.1", old)
             session.adopt_link(link, ("127.0.0.1", old))
             session.move_to(Redirect("w2/1", "127.0.0.1", new))
-            session.search(LastWorld(3, 3, True, True))
+            session.search.begin(LastWorld(3, 3, True, True))
             found = await asyncio.wait_for(inbox.get(), PATIENCE_S)
             assert isinstance(found, CoordinatorFound)
             link, address = found.found
