@@ -80,6 +80,19 @@ class DaemonPort(Protocol):
 
 
 @dataclass(slots=True)
+class RoundReplication:
+    """The replication in one round, from the order to restore until the next one."""
+
+    restore_place: RestorePlace | None = None  # this worker's place in the round, None before the first
+    complete_step: int = -1  # the newest step of which all replicas are complete
+    replicas: int = 0  # how many the training processes want
+    saves: dict[int, Save] = field(default_factory=dict)  # the newest announced save, by local rank
+    unreplicated_steps: set[int] = field(default_factory=set)  # sealed by the first local rank and not replicated yet
+    ordered_steps: set[int] = field(default_factory=set)  # steps that the leader named
+    fetch_failed: bool = False  # a shard could not be fetched
+
+
+@dataclass(slots=True)
 class ReplicationContext:
     """The state that one daemon's replication shares between its parts."""
 
@@ -90,16 +103,10 @@ class ReplicationContext:
     rate_limiter: RateLimiter  # limits the bytes sent per second
     token: bytes = b""  # the job's secret
     round: int = 0  # the newest known round
-    restore_place: RestorePlace | None = None  # this worker's place in that round, None before the first
-    complete_step: int = -1  # the newest step of which all replicas are complete
-    replicas: int = 0  # how many the training processes want
+    current: RoundReplication = field(default_factory=RoundReplication)
     sealed: asyncio.Condition = field(default_factory=asyncio.Condition)  # notified when a local rank announces a save
-    saves: dict[int, Save] = field(default_factory=dict)  # the newest announced save of this round, by local rank
-    unreplicated_steps: set[int] = field(default_factory=set)  # sealed by the first local rank and not replicated yet
-    ordered_steps: set[int] = field(default_factory=set)  # steps that the leader named
     replicated_rounds: set[int] = field(default_factory=set)  # rounds whose state is the same on all ranks
     fetch_lock: asyncio.Lock = field(default_factory=asyncio.Lock)  # held while a shard is fetched for own ranks
-    fetch_failed: bool = False  # a shard could not be fetched in this round
 
     @property
     def identity(self) -> PeerIdentity:
@@ -108,8 +115,8 @@ class ReplicationContext:
 
     def report_replicas(self, steps: Iterable[int], outcome: SaveOutcome) -> None:
         """Report to the agent how the replication of these steps ended, if the worker has replica holders."""
-        place = self.restore_place
-        if place is None or place.replica_group is None or not place.replica_group.replica_holders or not self.replicas:
+        place, replicas = self.current.restore_place, self.current.replicas
+        if place is None or place.replica_group is None or not place.replica_group.replica_holders or not replicas:
             return
         is_done = outcome is SaveOutcome.DONE
         for step in sorted(steps):
@@ -126,7 +133,7 @@ class ReplicationContext:
 
     def newest(self, local_rank: int) -> int:
         """Return the newest step that this local rank has announced in this round, -1 for none."""
-        save = self.saves.get(local_rank)
+        save = self.current.saves.get(local_rank)
         return save.step if save is not None else -1
 
 
@@ -398,7 +405,7 @@ async def fetch_for_reader(
     gives the shard; in the second case, this worker fetches nothing in the next round. request: names the shard.
     """
     shard_id = Fetch(request.step, request.round, request.rank, request.ranks)
-    restore_place = context.restore_place
+    restore_place = context.current.restore_place
     if restore_place is None or (restore_place.saved_by, restore_place.saved_round) != (request.ranks, request.round):
         raise BadCheckpoint(f"nobody has agreed to go on from step {request.step} of {request.ranks} ranks")
     locations = [
@@ -411,7 +418,7 @@ async def fetch_for_reader(
                 context, replica_store, shard_id, place, tuple(each.endpoint for each in locations), restore_place.round
             )
         except LauncherError:
-            context.fetch_failed = True
+            context.current.fetch_failed = True
             raise
 
 

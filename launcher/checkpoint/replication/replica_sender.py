@@ -65,10 +65,10 @@ class ReplicaSender:
                 "replica_failed", {"step": step, "detail": str(error) or "it was not sealed in time"}
             )
             return "failed"
-        skipped_steps = {each for each in self._context.unreplicated_steps if each < step}
+        skipped_steps = {each for each in self._context.current.unreplicated_steps if each < step}
         self._context.report_replicas(skipped_steps, SaveOutcome.SUPERSEDED)
         self.uncopied += len(skipped_steps)
-        self._context.unreplicated_steps -= {*skipped_steps, step}
+        self._context.current.unreplicated_steps -= {*skipped_steps, step}
         outcomes = [await self._copy_to(endpoint, pins, complete_step) for endpoint in self._endpoints()]
         if "kept" in outcomes and "failed" not in outcomes:
             self.replicated = step
@@ -77,10 +77,11 @@ class ReplicaSender:
 
     def _endpoints(self) -> tuple[DaemonEndpoint, ...]:
         """Return the daemons that hold this worker's replicas; empty if it has none."""
-        replica_group = self._context.restore_place.replica_group if self._context.restore_place is not None else None
-        if replica_group is None or not replica_group.replica_holders or not self._context.replicas:
+        place, replicas = self._context.current.restore_place, self._context.current.replicas
+        replica_group = place.replica_group if place is not None else None
+        if replica_group is None or not replica_group.replica_holders or not replicas:
             return ()
-        return replica_group.replica_holders[min(self._context.replicas, len(replica_group.replica_holders)) - 1]
+        return replica_group.replica_holders[min(replicas, len(replica_group.replica_holders)) - 1]
 
     def hold(self, step: int) -> None:
         """Pin this step of all local ranks, so that it is not overwritten; `release` unpins it. Ranks without the step
@@ -95,8 +96,8 @@ class ReplicaSender:
         after SEAL_S.
         """
         context = self._context
-        assert context.restore_place is not None
-        ranks = range(context.restore_place.processes)
+        assert context.current.restore_place is not None
+        ranks = range(context.current.restore_place.processes)
         pins = self._pins.setdefault(step, [])
         async with context.sealed:
             for local_rank in ranks:
@@ -117,7 +118,7 @@ class ReplicaSender:
     def _is_announced(self, local_rank: int, step: int, record: ShardRecord) -> bool:
         """Return True if a record is of this step and round, and its save was announced with its target."""
         return (record.step, record.round) == (step, self._context.round) and (
-            record.epoch <= self._context.saves[local_rank].epoch
+            record.epoch <= self._context.current.saves[local_rank].epoch
         )
 
     async def _copy_to(self, endpoint: DaemonEndpoint, pins: list[PinnedShard], complete_step: int) -> CopyOutcome:
@@ -177,7 +178,7 @@ class ReplicaSender:
 
         Return False if no step besides the complete one is pinned.
         """
-        for step in self._pins.keys() - {self._context.complete_step}:
+        for step in self._pins.keys() - {self._context.current.complete_step}:
             self._drop_connections()
             self.release(self._pins.keys() - {step})
             return True

@@ -38,6 +38,7 @@ from turnout.launcher.checkpoint.replication.peer_connection import (
 from turnout.launcher.checkpoint.replication.pull_shard import (
     DaemonPort,
     ReplicationContext,
+    RoundReplication,
     adopt_shards,
     fetch_for_reader,
     fetch_step,
@@ -97,14 +98,14 @@ class ReplicationLeader:
             step = context.newest(0)
             followers = dict(self._followers)
             outcomes = await asyncio.gather(
-                replicate(context, self._sender, self._replica_store, step, context.complete_step),
+                replicate(context, self._sender, self._replica_store, step, context.current.complete_step),
                 *(
-                    self._request_copy(name, connection, step, context.complete_step)
+                    self._request_copy(name, connection, step, context.current.complete_step)
                     for name, connection in followers.items()
                 ),
             )
             if "failed" not in outcomes:
-                context.complete_step = step
+                context.current.complete_step = step
 
     async def _request_copy(self, name: str, connection: PeerConnection, step: int, complete_step: int) -> CopyOutcome:
         """Order the follower `name` to copy a step, and return the outcome. Disconnect it after an error ("failed").
@@ -168,11 +169,12 @@ async def replicate(
     complete_step: the newest step with all replicas, -1 for none. If it was ordered here in this round, replicas of
     owners that lack it are removed first. sender, replica_store: of this daemon.
     """
-    context.complete_step = max(context.complete_step, complete_step)
-    if context.complete_step in context.ordered_steps:
-        replica_store.free_outdated(context.complete_step, context.round)
-    context.ordered_steps = {each for each in context.ordered_steps if each > context.complete_step} | {step}
-    outcome = await sender.copy(step, context.complete_step)
+    current = context.current
+    current.complete_step = max(current.complete_step, complete_step)
+    if current.complete_step in current.ordered_steps:
+        replica_store.free_outdated(current.complete_step, context.round)
+    current.ordered_steps = {each for each in current.ordered_steps if each > current.complete_step} | {step}
+    outcome = await sender.copy(step, current.complete_step)
     context.report_replicas((step,), SaveOutcome.DONE if outcome == "kept" else SaveOutcome.FAILED)
     return outcome
 
@@ -226,13 +228,8 @@ class Replicator:
         """
         self._close_round()
         context = self._context
-        context.round, context.restore_place, context.replicas = (
-            max(context.round, restore_place.round),
-            restore_place,
-            0,
-        )
-        context.fetch_failed, self._unreplicated_saves = False, 0
-        context.complete_step, context.unreplicated_steps, context.ordered_steps, context.saves = step, set(), set(), {}
+        context.round = max(context.round, restore_place.round)
+        context.current, self._unreplicated_saves = RoundReplication(restore_place, step), 0
         if step >= 0 and restore_place.fetch_from:
             await fetch_step(context, step, restore_place)
 
@@ -244,25 +241,19 @@ class Replicator:
         context = self._context
         if hello.replicated and hello.round:
             context.replicated_rounds.add(hello.round)
-        if (
-            not hello.replicas
-            or hello.round != context.round
-            or context.restore_place is None
-            or context.restore_place.replica_group is None
-        ):
+        current, place = context.current, context.current.restore_place
+        if not hello.replicas or hello.round != context.round or place is None or place.replica_group is None:
             return
-        context.replicas = max(context.replicas, hello.replicas)
+        current.replicas = max(current.replicas, hello.replicas)
         if self._sender is not None:
             return
         self._sender = ReplicaSender(context)
-        self._sender.hold(context.complete_step)
-        if context.restore_place.first_rank:
-            work: Coroutine[Any, Any, None] = follow(
-                context, self._sender, self.replica_store, context.restore_place.replica_group
-            )
+        self._sender.hold(current.complete_step)
+        if place.first_rank:
+            work: Coroutine[Any, Any, None] = follow(context, self._sender, self.replica_store, place.replica_group)
         else:
             self._leader = ReplicationLeader(context, self._sender, self.replica_store)
-            work = self._leader.lead(context.restore_place.replica_group)
+            work = self._leader.lead(place.replica_group)
         self._round = asyncio.get_running_loop().create_task(work)
 
     async def announce_save(self, local_rank: int, save: Save) -> None:
@@ -270,7 +261,7 @@ class Replicator:
 
         If nothing is replicated in this round, replicas of earlier rounds are freed after SAVES_BEFORE_CLEANUP saves.
         """
-        self._context.saves[local_rank] = save
+        self._context.current.saves[local_rank] = save
         if self._sender is None:
             self._unreplicated_saves += local_rank == 0
             if local_rank == 0 and self._unreplicated_saves == SAVES_BEFORE_CLEANUP:
@@ -278,7 +269,7 @@ class Replicator:
             return
         async with self._context.sealed:
             if local_rank == 0:
-                self._context.unreplicated_steps.add(save.step)
+                self._context.current.unreplicated_steps.add(save.step)
             self._context.sealed.notify_all()
 
     def progress(self) -> tuple[int, int]:
@@ -319,7 +310,7 @@ class Replicator:
             for each in own
             if each.ranks == ALL and not each.count and each.round in self._context.replicated_rounds
         ]
-        fetch_disabled = [FETCH_DISABLED] if self._context.fetch_failed else []
+        fetch_disabled = [FETCH_DISABLED] if self._context.current.fetch_failed else []
         return (*fetch_disabled, *replicated, *await self.replica_store.held_steps())[: MAX_HOLDS - _RESERVED_ENTRIES]
 
     def _close_round(self) -> None:
