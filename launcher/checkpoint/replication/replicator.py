@@ -181,14 +181,181 @@ async def replicate(
 
 MAX_CALLERS = 512  # connections that have proved the token
 MAX_STRANGERS = 64  # connections that have proved nothing yet
-SAVES_BEFORE_CLEANUP = 2  # saves of a round without replication, after which replicas of earlier rounds are removed
 RESOURCE_PAUSE_S = 1.0  # pause after running out of file descriptors
+
+
+class PeerRequests:
+    """Answers the requests of other daemons. `leader`: leads replication, None if this daemon does not lead."""
+
+    def __init__(self, context: ReplicationContext, replica_store: ReplicaStore) -> None:
+        self._context, self._replica_store = context, replica_store
+        self.leader: ReplicationLeader | None = None
+
+    def is_follower(self, connection: PeerConnection) -> bool:
+        """Return True if the leader here keeps this connection, after its requests were answered."""
+        return self.leader is not None and self.leader.has(connection)
+
+    async def is_current_round(self, connection: PeerConnection) -> bool:
+        """Return True if the peer's round is not over here. Replicas of an older round are refused."""
+        if connection.round < self._context.round:
+            await connection.send(PeerRefusal("older_round", f"round {connection.round}, here {self._context.round}"))
+            return False
+        return True
+
+    async def serve(self, connection: PeerConnection) -> None:
+        """Handle the requests of a peer: store its replica, send it a shard, or make it a follower.
+
+        Ends when the peer asks for a round that is not current. Raises BadFrame for another message.
+        """
+        while True:
+            match await connection.receive(None):
+                case Offer() as offer if await self.is_current_round(connection):
+                    await self._receive_replica(connection, offer)
+                case Fetch() as fetch if await self.is_current_round(connection):
+                    await send_shard(self._context, self._replica_store, connection, fetch)
+                case Follow():
+                    if self.leader is None or connection.round != self._context.round:
+                        await connection.send(PeerRefusal("not_here", "nobody leads here yet"))
+                    else:
+                        await self.leader.follow(connection)
+                    return
+                case Offer() | Fetch():
+                    return
+                case message:
+                    raise BadFrame(f"{type(message).__name__} is not for a daemon")
+
+    async def _receive_replica(self, connection: PeerConnection, offer: Offer) -> None:
+        """Receive one replica that a peer offers, and answer whether it is stored.
+
+        A refusal has the reason no_memory, busy or corrupt.
+        """
+        record = unpacked(offer.record)
+        place = (connection.peer, offer.local_rank)
+        if record.round != connection.round or connection.peer == self._context.daemon.worker:
+            raise BadFrame("a shard of another round, or of this worker itself")
+        try:
+            arena = await self._replica_store.reserve(place, record, offer.generations)
+            await connection.send(SendShard())
+            await self._replica_store.receive(connection, place, record, offer, arena)
+        except (NoMemory, ArenaBusy) as error:
+            self._context.log_event(
+                "replica_refused", {"owner": connection.peer, "step": record.step, "detail": str(error)[:1_000]}
+            )
+            await connection.send(
+                PeerRefusal("no_memory" if isinstance(error, NoMemory) else "busy", str(error)[:4_096])
+            )
+        except BadCheckpoint as error:
+            self._context.log_event(
+                "replica_corrupt", {"owner": connection.peer, "step": record.step, "detail": str(error)}
+            )
+            await connection.send(PeerRefusal("corrupt", str(error)))
+            raise
+        else:
+            await connection.send(ShardKept())
+
+
+class PeerListener:
+    """Accepts the connections of other daemons, and closes those of strangers.
+
+    requests: answers the peers that have proved the token.
+    """
+
+    def __init__(self, context: ReplicationContext, requests: PeerRequests) -> None:
+        self._context, self._requests = context, requests
+        self._callers: set[asyncio.Task[None]] = set()
+        self._connections: set[PeerConnection] = set()
+        self._strangers: dict[PeerConnection, asyncio.Task[None]] = {}  # oldest first
+        self._log_stranger = rate_limited(context.log_event)
+        self._listener: socket.socket | None = None
+
+    def listen(self, listener: socket.socket, token: bytes) -> None:
+        """Listen for other daemons on this socket. Does nothing if it is closed.
+
+        token: by which the daemons of the job recognise each other, also when this one connects.
+        """
+        self._context.token = token
+        self._resume(listener)
+
+    def _resume(self, listener: socket.socket) -> None:
+        """Accept connections, at first or after a pause. Does nothing if the socket is closed."""
+        if listener.fileno() < 0:
+            return
+        listener.setblocking(False)
+        self._listener = listener
+        asyncio.get_running_loop().add_reader(listener.fileno(), self._accept, listener)
+
+    def busy(self) -> bool:
+        """Return True if a peer is connected to this daemon's listener, also one that has not proved the token."""
+        return bool(self._callers)
+
+    def _accept(self, listener: socket.socket) -> None:
+        """Accept a peer and serve it in a task. Without free descriptors, listening pauses for RESOURCE_PAUSE_S."""
+        try:
+            sock, _ = listener.accept()
+        except OSError as error:  # the caller left before it was accepted, or file descriptors ran out
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                loop = asyncio.get_running_loop()
+                loop.remove_reader(listener.fileno())
+                loop.call_later(RESOURCE_PAUSE_S, self._resume, listener)
+            return
+        # A peer with the token proves it quickly: end the one that has waited longest.
+        if len(self._strangers) >= MAX_STRANGERS:
+            self._strangers.pop(next(iter(self._strangers))).cancel()
+        connection = PeerConnection(sock)
+        self._connections.add(connection)  # here, since a task that is cancelled before it starts closes nothing
+        task = asyncio.get_running_loop().create_task(self._serve(connection))
+        self._strangers[connection] = task
+        self._callers.add(task)
+        task.add_done_callback(partial(self._on_connection_end, connection))
+
+    def _on_connection_end(self, connection: PeerConnection, task: asyncio.Task[None]) -> None:
+        """Forget the task of a connection, and close the connection if the task never started."""
+        self._callers.discard(task)
+        if connection in self._connections:  # the task was cancelled before it started
+            self._connections.discard(connection)
+            connection.close()
+
+    async def _serve(self, connection: PeerConnection) -> None:
+        """Check the token of a peer, then serve its requests until it leaves. Log and disconnect a stranger."""
+        try:
+            is_proven = await accept_peer(connection, self._context.identity)
+            self._strangers.pop(connection, None)
+            if is_proven and await self._requests.is_current_round(connection):
+                if len(self._connections) - len(self._strangers) <= MAX_CALLERS:
+                    await self._requests.serve(connection)
+            else:
+                self._log_stranger("stranger_refused", {"peer": connection.peer, "round": connection.round})
+        except BadFrame as error:
+            self._log_stranger("frame_refused", {"why": str(error)})
+        except (LauncherError, OSError):  # the peer is gone, and will reconnect
+            pass
+        finally:
+            self._strangers.pop(connection, None)
+            self._connections.discard(connection)
+            if not self._requests.is_follower(connection):
+                connection.close()
+
+    async def close(self) -> None:
+        """Stop listening, close all connections, and wait until no request is answered any more."""
+        if self._listener is not None:
+            asyncio.get_running_loop().remove_reader(self._listener.fileno())
+        for task in self._callers:
+            task.cancel()
+        for connection in list(self._connections):
+            connection.close()
+        await asyncio.gather(*self._callers, return_exceptions=True)
+
+
+SAVES_BEFORE_CLEANUP = 2  # saves of a round without replication, after which replicas of earlier rounds are removed
 _RESERVED_ENTRIES = 32  # entries in a list of held steps that are reserved for the worker's own steps
 _THREADS = 16  # receiving threads; idle ones cost nothing
 
 
 class Replicator:
-    """Replicates the shards of one daemon. bytes_s: the limit of sending, in bytes per second, 0 for none."""
+    """Replicates the shards of one daemon. bytes_s: the limit of sending, in bytes per second, 0 for none.
+
+    `peers`: listens for other daemons. `replica_store`: has the replicas that they have sent.
+    """
 
     def __init__(self, daemon: DaemonPort, log_event: EventLog, bytes_s: float = 0.0) -> None:
         self._send_threads = ThreadPoolExecutor(1, "turnout-send")
@@ -198,26 +365,10 @@ class Replicator:
         )
         self.replica_store = ReplicaStore(daemon.folder, daemon.run, daemon.worker, log_event, self._receive_threads)
         self._sender: ReplicaSender | None = None
-        self._leader: ReplicationLeader | None = None
+        self._requests = PeerRequests(self._context, self.replica_store)
+        self.peers = PeerListener(self._context, self._requests)
         self._round: asyncio.Task[Any] | None = None  # leads or follows in this round
-        self._callers: set[asyncio.Task[None]] = set()
-        self._connections: set[PeerConnection] = set()
-        self._strangers: dict[PeerConnection, asyncio.Task[None]] = {}  # oldest first
-        self._log_stranger = rate_limited(log_event)
-        self._listener: socket.socket | None = None
         self._unreplicated_saves = 0  # saves of this round, if nothing is replicated
-
-    def listen(self, listener: socket.socket) -> None:
-        """Listen for other daemons on this socket. Does nothing if it is closed."""
-        if listener.fileno() < 0:
-            return
-        listener.setblocking(False)
-        self._listener = listener
-        asyncio.get_running_loop().add_reader(listener.fileno(), self._accept, listener)
-
-    def trust(self, token: bytes) -> None:
-        """Set the token by which the daemons of the job recognise each other."""
-        self._context.token = token
 
     async def begin_round(self, step: int, restore_place: RestorePlace) -> None:
         """Begin a round: end the replication of the last one, and fetch the shards of `step` that this worker lacks.
@@ -252,8 +403,8 @@ class Replicator:
         if place.first_rank:
             work: Coroutine[Any, Any, None] = follow(context, self._sender, self.replica_store, place.replica_group)
         else:
-            self._leader = ReplicationLeader(context, self._sender, self.replica_store)
-            work = self._leader.lead(place.replica_group)
+            self._requests.leader = ReplicationLeader(context, self._sender, self.replica_store)
+            work = self._requests.leader.lead(place.replica_group)
         self._round = asyncio.get_running_loop().create_task(work)
 
     async def announce_save(self, local_rank: int, save: Save) -> None:
@@ -275,10 +426,6 @@ class Replicator:
     def progress(self) -> tuple[int, int]:
         """Return the newest replicated step of this round, -1 for none, and the number of uncopied steps."""
         return (-1, 0) if self._sender is None else (self._sender.replicated, self._sender.uncopied)
-
-    def busy(self) -> bool:
-        """Return True if a peer is connected to this daemon's listener, also one that has not proved the token."""
-        return bool(self._callers)
 
     def abandon_copy(self) -> bool:
         """Unpin the step in replication, to free memory for a save; its copy fails. Return False if there is none."""
@@ -315,129 +462,18 @@ class Replicator:
 
     def _close_round(self) -> None:
         """Stop the replication of the current round: close its connections and cancel its task."""
-        for each in (self._leader, self._sender):
+        for each in (self._requests.leader, self._sender):
             if each is not None:
                 each.close()
         if self._round is not None:
             self._round.cancel()
-        self._leader = self._sender = self._round = None
-
-    def _accept(self, listener: socket.socket) -> None:
-        """Accept a peer and serve it in a task. Without free descriptors, listening pauses for RESOURCE_PAUSE_S."""
-        try:
-            sock, _ = listener.accept()
-        except OSError as error:  # the caller left before it was accepted, or file descriptors ran out
-            if error.errno in (errno.EMFILE, errno.ENFILE):
-                loop = asyncio.get_running_loop()
-                loop.remove_reader(listener.fileno())
-                loop.call_later(RESOURCE_PAUSE_S, self.listen, listener)
-            return
-        # A peer with the token proves it quickly: end the one that has waited longest.
-        if len(self._strangers) >= MAX_STRANGERS:
-            self._strangers.pop(next(iter(self._strangers))).cancel()
-        connection = PeerConnection(sock)
-        self._connections.add(connection)  # here, since a task that is cancelled before it starts closes nothing
-        task = asyncio.get_running_loop().create_task(self._serve(connection))
-        self._strangers[connection] = task
-        self._callers.add(task)
-        task.add_done_callback(partial(self._on_connection_end, connection))
-
-    def _on_connection_end(self, connection: PeerConnection, task: asyncio.Task[None]) -> None:
-        """Forget the task of a connection, and close the connection if the task never started."""
-        self._callers.discard(task)
-        if connection in self._connections:  # the task was cancelled before it started
-            self._connections.discard(connection)
-            connection.close()
-
-    async def _serve(self, connection: PeerConnection) -> None:
-        """Check the token of a peer, then serve its requests until it leaves. Log and disconnect a stranger."""
-        try:
-            is_proven = await accept_peer(connection, self._context.identity)
-            self._strangers.pop(connection, None)
-            if is_proven and await self._is_current_round(connection):
-                if len(self._connections) - len(self._strangers) <= MAX_CALLERS:
-                    await self._serve_requests(connection)
-            else:
-                self._log_stranger("stranger_refused", {"peer": connection.peer, "round": connection.round})
-        except BadFrame as error:
-            self._log_stranger("frame_refused", {"why": str(error)})
-        except (LauncherError, OSError):  # the peer is gone, and will reconnect
-            pass
-        finally:
-            self._strangers.pop(connection, None)
-            self._connections.discard(connection)
-            if self._leader is None or not self._leader.has(connection):
-                connection.close()
-
-    async def _is_current_round(self, connection: PeerConnection) -> bool:
-        """Return True if the peer's round is not over here. Replicas of an older round are refused."""
-        if connection.round < self._context.round:
-            await connection.send(PeerRefusal("older_round", f"round {connection.round}, here {self._context.round}"))
-            return False
-        return True
-
-    async def _serve_requests(self, connection: PeerConnection) -> None:
-        """Handle the requests of a peer: store its replica, send it a shard, or make it a follower.
-
-        Ends when the peer asks for a round that is not current. Raises BadFrame for another message.
-        """
-        while True:
-            match await connection.receive(None):
-                case Offer() as offer if await self._is_current_round(connection):
-                    await self._receive_replica(connection, offer)
-                case Fetch() as fetch if await self._is_current_round(connection):
-                    await send_shard(self._context, self.replica_store, connection, fetch)
-                case Follow():
-                    if self._leader is None or connection.round != self._context.round:
-                        await connection.send(PeerRefusal("not_here", "nobody leads here yet"))
-                    else:
-                        await self._leader.follow(connection)
-                    return
-                case Offer() | Fetch():
-                    return
-                case message:
-                    raise BadFrame(f"{type(message).__name__} is not for a daemon")
-
-    async def _receive_replica(self, connection: PeerConnection, offer: Offer) -> None:
-        """Receive one replica that a peer offers, and answer whether it is stored.
-
-        A refusal has the reason no_memory, busy or corrupt.
-        """
-        record = unpacked(offer.record)
-        place = (connection.peer, offer.local_rank)
-        if record.round != connection.round or connection.peer == self._context.daemon.worker:
-            raise BadFrame("a shard of another round, or of this worker itself")
-        try:
-            arena = await self.replica_store.reserve(place, record, offer.generations)
-            await connection.send(SendShard())
-            await self.replica_store.receive(connection, place, record, offer, arena)
-        except (NoMemory, ArenaBusy) as error:
-            self._context.log_event(
-                "replica_refused", {"owner": connection.peer, "step": record.step, "detail": str(error)[:1_000]}
-            )
-            await connection.send(
-                PeerRefusal("no_memory" if isinstance(error, NoMemory) else "busy", str(error)[:4_096])
-            )
-        except BadCheckpoint as error:
-            self._context.log_event(
-                "replica_corrupt", {"owner": connection.peer, "step": record.step, "detail": str(error)}
-            )
-            await connection.send(PeerRefusal("corrupt", str(error)))
-            raise
-        else:
-            await connection.send(ShardKept())
+        self._requests.leader = self._sender = self._round = None
 
     async def close(self, *, remove: bool) -> None:
         """Close all connections as the daemon ends. remove: the job is done, so free the memory."""
         self._context.rate_limiter.rate_limit = RateLimit()  # wake waiting senders: they find their connection closed
         self._close_round()
-        if self._listener is not None:
-            asyncio.get_running_loop().remove_reader(self._listener.fileno())
-        for task in self._callers:
-            task.cancel()
-        for connection in list(self._connections):
-            connection.close()
-        await asyncio.gather(*self._callers, return_exceptions=True)
+        await self.peers.close()
         self._receive_threads.shutdown(wait=True)
         self._send_threads.shutdown(wait=True)
         with suppress(OSError):

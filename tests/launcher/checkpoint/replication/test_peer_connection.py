@@ -228,7 +228,7 @@ async def test_a_sender_that_is_killed_leaves_the_newest_whole_copy(tmp_path, ki
         told = (await sender.stdout.read()).split()
         await sender.wait()
         owner = Owner()
-        await until_async(lambda: not daemon.replicator.busy(), "what was begun ends")
+        await until_async(lambda: not daemon.replicator.peers.busy(), "what was begun ends")
         steps = daemon.kept(owner)
         assert steps[0] >= max(map(int, told), default=newest)
         torn += len(steps) < 2

@@ -61,10 +61,9 @@ class ReplicaDaemon:
         folder.mkdir(exist_ok=True)
         self.daemon, self.rank, self.told = FakePort(folder, worker), rank, []
         self.replicator = Replicator(self.daemon, lambda what, fields: self.told.append((what, dict(fields))), bytes_s)
-        self.replicator.trust(token)
         self._listens = socket.create_server(("127.0.0.1", 0))
         self.endpoint = DaemonEndpoint(f"{worker}/0", worker, *self._listens.getsockname())
-        self.replicator.listen(self._listens)
+        self.replicator.peers.listen(self._listens, token)
         self.size = BYTES
 
     def words(self):
