@@ -14,7 +14,7 @@ from typing import Protocol
 import msgspec
 
 from turnout.launcher.checkpoint.arena.arena_files import memory_folder, private_folder
-from turnout.launcher.checkpoint.daemon.agent_client import AgentClient, FetchFailed
+from turnout.launcher.checkpoint.daemon.agent_client import AgentClient, ChildDaemon, FetchFailed
 from turnout.launcher.coordinator_messages import (
     FETCH_DISABLED,
     Formed,
@@ -262,10 +262,10 @@ class WorkerGroup(WorkerBackend):
         self.progress: CountedProgress = CountedProgress(Path(self._folder.name))
         self._stored: dict[str, str] = {}
         self.hangs: HangMonitor = HangMonitor(settings.hangs, log_event)
-        self._daemon = AgentClient(
+        self._daemon = ChildDaemon(
             Path(self._folder.name), memory, *_memory_owner(settings, hostname), log_event, endpoint, token
         )
-        self.memory: DaemonMemory = DaemonMemory(self._daemon, processes, log_event)
+        self.memory: DaemonMemory = DaemonMemory(AgentClient(self._daemon, log_event), processes, log_event)
         self._backend = WorkerProcesses(
             fork=settings.start.fork and settings.command.kind in (ScriptKind.SCRIPT, ScriptKind.MODULE),
             preload=(*DEFAULT, *settings.start.preload),
