@@ -287,7 +287,7 @@ class CheckpointDaemon:
         folder only here. If all members have restored a step by then (`restore`), it now writes that step to storage.
         """
         rank_store = self.rank_store(hello.local_rank)
-        reserved_bytes = self.replicator.replica_store.reserved_bytes
+        reserved_bytes = self.replicator.replica_store.arenas.reserved_bytes
         rank_store.set_replicas(hello.replicas, reserved_bytes, self.replicator.free_earlier_rounds)
         self.replicator.register(hello)
         if rank_store.register(hello.target, hello.read_folder) and self._restored_step >= 0:

@@ -184,7 +184,7 @@ def arenas_of(context: ReplicationContext, replica_store: ReplicaStore) -> list[
         for rank_store in context.daemon.rank_stores.values()
         if rank_store.arena is not None
     ]
-    return [*own_arenas, *((arena, None) for arena in replica_store.arenas())]
+    return [*own_arenas, *((arena, None) for arena in replica_store.arenas.all())]
 
 
 async def _send_bytes(

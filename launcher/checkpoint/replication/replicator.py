@@ -172,7 +172,7 @@ async def replicate(
     current = context.current
     current.complete_step = max(current.complete_step, complete_step)
     if current.complete_step in current.ordered_steps:
-        replica_store.free_outdated(current.complete_step, context.round)
+        replica_store.arenas.free_outdated(current.complete_step, context.round)
     current.ordered_steps = {each for each in current.ordered_steps if each > current.complete_step} | {step}
     outcome = await sender.copy(step, current.complete_step)
     context.report_replicas((step,), SaveOutcome.DONE if outcome == "kept" else SaveOutcome.FAILED)
@@ -234,7 +234,7 @@ class PeerRequests:
         if record.round != connection.round or connection.peer == self._context.daemon.worker:
             raise BadFrame("a shard of another round, or of this worker itself")
         try:
-            arena = await self._replica_store.reserve(place, record, offer.generations)
+            arena = await self._replica_store.arenas.reserve(place, record, offer.generations)
             await connection.send(SendShard())
             await self._replica_store.receive(connection, place, record, offer, arena)
         except (NoMemory, ArenaBusy) as error:
@@ -416,7 +416,7 @@ class Replicator:
         if self._sender is None:
             self._unreplicated_saves += local_rank == 0
             if local_rank == 0 and self._unreplicated_saves == SAVES_BEFORE_CLEANUP:
-                self.replica_store.free_earlier_rounds(self._context.round)
+                self.replica_store.arenas.free_earlier_rounds(self._context.round)
             return
         async with self._context.sealed:
             if local_rank == 0:
@@ -433,7 +433,7 @@ class Replicator:
 
     def free_earlier_rounds(self) -> bool:
         """Free replicas of earlier rounds, since there is too little memory. Return True if any arena was removed."""
-        return self.replica_store.free_earlier_rounds(self._context.round)
+        return self.replica_store.arenas.free_earlier_rounds(self._context.round)
 
     async def adopt_shards(self, order: Adopt) -> None:
         """Fetch the shards of leaving workers that the order names, and keep them as replicas."""
@@ -477,4 +477,4 @@ class Replicator:
         self._receive_threads.shutdown(wait=True)
         self._send_threads.shutdown(wait=True)
         with suppress(OSError):
-            self.replica_store.close(remove=remove)
+            self.replica_store.arenas.close(remove=remove)

@@ -116,14 +116,14 @@ class ReplicaDaemon:
     def goes(self, owner):
         """Give where in storage the replicas go that it keeps for that worker, by step."""
         store = self.replicator.replica_store
-        arena = next(each for each in store.arenas() if each.identity.owner == owner.daemon.worker)
+        arena = next(each for each in store.arenas.all() if each.identity.owner == owner.daemon.worker)
         slots = [slot for slot in arena.slots() if slot.record is not None]
         return {slot.record.step: (told := store.saved_target(arena, slot.epoch)) and told.target for slot in slots}
 
     def kept(self, owner):
         """Steps that it has whole for that worker, each byte looked at, the newest first."""
         arena = next(
-            (each for each in self.replicator.replica_store.arenas() if each.identity.owner == owner.daemon.worker),
+            (each for each in self.replicator.replica_store.arenas.all() if each.identity.owner == owner.daemon.worker),
             None,
         )
         if arena is None:
