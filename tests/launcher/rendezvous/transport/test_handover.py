@@ -69,7 +69,7 @@ async def test_a_coordinator_that_has_stepped_down_sends_members_on():
 
     state = begin(Member("w0/1", "w0", "h0", "127.0.0.1", 29_400, 1), RUN, ElasticSpec(), 0.0)
     coordinator = Coordinator(state, silent, beat_s=5.0, silence_s=60.0, merge=merge)
-    coordinator.event(Denied(RoundRecord(RUN, 4, "w2/1", "127.0.0.1", 29_402)))
+    coordinator.events.put(Denied(RoundRecord(RUN, 4, "w2/1", "127.0.0.1", 29_402)))
     await asyncio.wait_for(asyncio.shield(coordinator.ended), PATIENCE_S)
     try:
         async with listening(coordinator) as port:
