@@ -277,13 +277,13 @@ class WorkerGroup(WorkerBackend):
     async def warm(self) -> None:
         """Import modules ahead while other members are still joining."""
         await self._daemon.listen()
-        await self._backend.warm()
+        await self._backend.warm_parent.start()
 
     def importing_s(self) -> float:
         """Return an upper bound of the seconds until processes can be forked; 0 if they can be forked now, or if they
         are not forked.
         """
-        return self._backend.importing_s()
+        return self._backend.warm_parent.importing_s()
 
     async def start(self, formed: Formed, agree_stored: AgreeStored) -> None:
         """Agree on the step to restore, fetch it into memory, and start all processes of a round.

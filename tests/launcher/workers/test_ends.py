@@ -265,12 +265,12 @@ def parents_of_this_process():
 async def test_while_a_lost_parent_is_replaced_the_agent_may_end_or_ask_for_one(tmp_path, then):
     """Once it left a parent that nobody closed: no one had a name for it yet."""
     testbed, others = WorkerTestbed(tmp_path), set(parents_of_this_process())
-    asked = []
+    asked, ways = [], {"close": testbed.processes.close, "warm": testbed.processes.warm_parent.start}
     await testbed.run(testbed.program("print(1)"))
 
     def hear(event, fields):
         if event == "parent_lost":
-            asked.append(asyncio.create_task(getattr(testbed.processes, then)()))
+            asked.append(asyncio.create_task(ways[then]()))
 
     testbed.hear = hear
     os.kill(testbed.told("parent_ready")[0]["pid"], signal.SIGKILL)
