@@ -59,7 +59,7 @@ class Worker:
 
     def seal(self, arena, step):
         generation, sealed = save(arena, step)
-        self.trainer.announce_save(Save(generation, sealed.epoch, step))
+        self.trainer.link.announce_save(Save(generation, sealed.epoch, step))
 
     async def held(self):
         return [each.step for each in await asyncio.to_thread(self.trainer.held_steps, 1)]
@@ -86,7 +86,7 @@ async def test_a_training_process_goes_on_with_the_next_daemon_and_loses_nothing
     await worker.kill()
     assert await worker.held() == [3]
     await asyncio.to_thread(worker.seal, arena, 4)
-    await asyncio.to_thread(worker.trainer.wait_pinned)
+    await asyncio.to_thread(worker.trainer.link.wait_pinned)
     assert await worker.held() == [4, 3]
 
 
@@ -95,7 +95,7 @@ async def test_a_save_of_which_the_dead_daemon_was_told_is_told_to_the_next(work
     os.kill(worker.pid, signal.SIGSTOP)
     await asyncio.to_thread(worker.seal, arena, 3)
     await worker.kill()
-    await asyncio.to_thread(worker.trainer.wait_pinned)
+    await asyncio.to_thread(worker.trainer.link.wait_pinned)
     assert await worker.held() == [3]
 
 
