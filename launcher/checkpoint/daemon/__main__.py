@@ -51,7 +51,7 @@ async def _serve_until_end(listener: socket.socket, endpoint: socket.socket | No
         if trust.restore_place is not None:
             await daemon.replicator.begin_round(trust.step, trust.restore_place)
 
-    acceptor = Acceptor(listener, lambda: ReadToEndProtocol(daemon.serve))
+    acceptor = Acceptor(listener, lambda: ReadToEndProtocol(daemon.connections.serve))
     last = await _next_message(reader)  # says whether the job is done
     acceptor.close()
     listener.close()

@@ -61,6 +61,17 @@ class RankPort(Protocol):
         """Hash a pinned generation. False if the bytes differ from earlier checksums."""
 
 
+class RankPorts(Protocol):
+    """The rank stores of one daemon, as replication uses them."""
+
+    @property
+    def by_rank(self) -> Mapping[int, RankPort]:
+        """Return the rank stores by local rank."""
+
+    def of(self, local_rank: int) -> RankPort:
+        """Return the rank store of this local rank, made if there is none."""
+
+
 class DaemonPort(Protocol):
     """The part of the daemon that replication uses."""
 
@@ -69,11 +80,8 @@ class DaemonPort(Protocol):
     folder: Path
 
     @property
-    def rank_stores(self) -> Mapping[int, RankPort]:
-        """Return the rank stores by local rank."""
-
-    def rank_store(self, local_rank: int) -> RankPort:
-        """Return the rank store of this local rank, made if there is none."""
+    def rank_stores(self) -> RankPorts:
+        """Return the stores of this worker's ranks."""
 
     def report_save(self, save: SaveEnded) -> None:
         """Report to the agent that a save has ended now."""
@@ -181,7 +189,7 @@ def arenas_of(context: ReplicationContext, replica_store: ReplicaStore) -> list[
     """List all arenas of this daemon: its own ranks' with their rank stores, and replicas with None."""
     own_arenas = [
         (rank_store.arena, rank_store)
-        for rank_store in context.daemon.rank_stores.values()
+        for rank_store in context.daemon.rank_stores.by_rank.values()
         if rank_store.arena is not None
     ]
     return [*own_arenas, *((arena, None) for arena in replica_store.arenas.all())]
@@ -282,7 +290,7 @@ async def _fetch_shards_from(
             header, record = await request_shard(
                 connection, Fetch(step, restore_place.saved_round, rank, ranks), patience_s
             )
-            rank_store = context.daemon.rank_store(local_rank)
+            rank_store = context.daemon.rank_stores.of(local_rank)
             await asyncio.to_thread(_reserve_memory, context, rank_store, local_rank, record, header.generations)
             assert rank_store.arena is not None
             total = int.from_bytes(header.sums_sum, "little")

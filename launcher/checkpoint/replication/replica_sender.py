@@ -87,7 +87,7 @@ class ReplicaSender:
         """Pin this step of all local ranks, so that it is not overwritten; `release` unpins it. Ranks without the step
         are skipped.
         """
-        for local_rank, rank_store in self._context.daemon.rank_stores.items():
+        for local_rank, rank_store in self._context.daemon.rank_stores.by_rank.items():
             if (arena := rank_store.arena) and (pin := arena.pin_newest(lambda record: record.step == step)):
                 self._pins.setdefault(step, []).append((local_rank, arena, *pin))
 
@@ -103,13 +103,13 @@ class ReplicaSender:
             for local_rank in ranks:
                 async with asyncio.timeout(SEAL_S):
                     await context.sealed.wait_for(partial(context.has_sealed, local_rank, step))
-                arena = context.daemon.rank_store(local_rank).arena
+                arena = context.daemon.rank_stores.of(local_rank).arena
                 pin = arena.pin_newest(partial(self._is_announced, local_rank, step)) if arena is not None else None
                 if arena is None or pin is None:
                     raise BadCheckpoint(f"step {step} of local rank {local_rank} was overwritten before it was copied")
                 pins.append((local_rank, arena, *pin))
         for local_rank, arena, generation, _ in pins:
-            if arena.slots()[generation].state is SlotState.SEALED and not await context.daemon.rank_store(
+            if arena.slots()[generation].state is SlotState.SEALED and not await context.daemon.rank_stores.of(
                 local_rank
             ).hash(generation):
                 raise BadCheckpoint(f"step {step} of local rank {local_rank} is not what was hashed")
@@ -155,7 +155,7 @@ class ReplicaSender:
         local_rank, arena, generation, record = pin
         sums, rate_limiter = arena.sums(generation), self._context.rate_limiter
         total = arena.slots()[generation].sums_sum or 0
-        target = self._context.daemon.rank_store(local_rank).saved_target(generation, record.epoch)
+        target = self._context.daemon.rank_stores.of(local_rank).saved_target(generation, record.epoch)
         offer = Offer(
             local_rank, arena.identity.count, packed(record), total.to_bytes(8, "little"), complete_step, target
         )

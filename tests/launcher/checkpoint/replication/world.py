@@ -34,6 +34,19 @@ def bytes_of(step, rank, size=BYTES):
     return words.view(np.uint8)[: PAGE_BYTES + size]
 
 
+class FakeRankStores:
+    """The stores of the daemon's ranks, as its copies see them."""
+
+    def __init__(self, folder, run, worker):
+        self._folder, self._run, self._worker, self.by_rank = folder, run, worker, {}
+
+    def of(self, local_rank):
+        if local_rank not in self.by_rank:
+            identity = Identity(self._run, self._worker, local_rank, boot_id(), 4)
+            self.by_rank[local_rank] = RankStore(self._folder, identity, lambda *_: "", lambda *_: None)
+        return self.by_rank[local_rank]
+
+
 @dataclass
 class FakePort:
     """The daemon, as its copies see it."""
@@ -41,14 +54,10 @@ class FakePort:
     folder: Path
     worker: str
     run: str = "job"
-    rank_stores: dict = field(default_factory=dict)
     reports: list = field(default_factory=list)
 
-    def rank_store(self, local_rank):
-        if local_rank not in self.rank_stores:
-            identity = Identity(self.run, self.worker, local_rank, boot_id(), 4)
-            self.rank_stores[local_rank] = RankStore(self.folder, identity, lambda *_: "", lambda *_: None)
-        return self.rank_stores[local_rank]
+    def __post_init__(self):
+        self.rank_stores = FakeRankStores(self.folder, self.run, self.worker)
 
     def report_save(self, save):
         self.reports.append(save)
@@ -86,7 +95,7 @@ class ReplicaDaemon:
 
     @property
     def arena(self):
-        rank_store = self.daemon.rank_store(0)
+        rank_store = self.daemon.rank_stores.of(0)
         if rank_store.arena is None:
             identity = Identity("job", self.daemon.worker, 0, boot_id(), 4)
             rank_store.adopt(Arena.make(self.daemon.folder, identity))
@@ -107,7 +116,7 @@ class ReplicaDaemon:
 
     async def tell(self, told):
         """Take in the word of a save, as a session does."""
-        rank_store = self.daemon.rank_store(0)
+        rank_store = self.daemon.rank_stores.of(0)
         generation, _ = await rank_store.pin_save(told)
         await rank_store.hash(generation)
         await self.replicator.announce_save(0, told)
@@ -149,7 +158,7 @@ class ReplicaDaemon:
             return
         await self.replicator.close(remove=remove)
         self._listens.close()
-        for rank_store in self.daemon.rank_stores.values():
+        for rank_store in self.daemon.rank_stores.by_rank.values():
             rank_store.close(remove=remove)
 
 
