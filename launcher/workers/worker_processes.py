@@ -408,8 +408,8 @@ class WorkerProcesses:
         specs: one for each local rank. A process that cannot be started raises nothing: `ended` returns it with an exit
         code. Raises OSError if not even the forkserver that starts fresh interpreters can be started.
         """
-        if alive := self.alive():
-            raise StillRunning(f"{alive} processes of the last round are alive")
+        if alive := self.pids():
+            raise StillRunning(f"{len(alive)} processes of the last round are alive")
         await self._close_tails()
         self._exits, self._tails = RoundExits(specs), Tails(specs, sys.stdout, sys.stderr)
         refused = await self._start_forks(specs)
@@ -487,10 +487,6 @@ class WorkerProcesses:
                 self._exits.record(Exited(rank, pid, -signal.SIGKILL, stuck=True))
         await self._close_tails()
         return await self._exits.report()
-
-    def alive(self) -> int:
-        """Return the number of running processes."""
-        return len(self.pids())
 
     def pids(self) -> dict[int, int]:
         """Return the pids of running processes by local rank."""

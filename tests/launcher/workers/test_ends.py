@@ -83,11 +83,11 @@ async def test_the_first_failure_is_told_while_the_others_run(testbed, text, cod
     await testbed.start(*orders)
     (failed,) = await testbed.ended()
     assert (failed.local_rank, failed.code, failed.signal, failed.failed) == (1, code, name, True)
-    assert testbed.processes.alive() == 2
+    assert len(testbed.processes.pids()) == 2
     first, *others = await testbed.stop()
     assert first == failed
     assert {(each.code, each.signal) for each in others} == {(-15, "SIGTERM")}
-    assert testbed.processes.alive() == 0
+    assert len(testbed.processes.pids()) == 0
 
 
 async def test_a_death_is_noticed_within_a_blink(testbed):
