@@ -19,9 +19,9 @@ import msgspec
 from turnout.launcher.checkpoint.arena.arena import abandoned_arenas, adopt_arenas
 from turnout.launcher.checkpoint.arena.arena_files import boot_id
 from turnout.launcher.checkpoint.daemon.persist import CommitCoordinator, Persister, SaveJob, SaveState, run
-from turnout.launcher.checkpoint.daemon.rank_store import Persist, Preallocator, RankStore
+from turnout.launcher.checkpoint.daemon.rank_store import Persist, Preallocator, RankStore, newest_round, newest_step
 from turnout.launcher.checkpoint.daemon.save_reports import SaveReports, ends_of
-from turnout.launcher.checkpoint.format.arena_layout import Identity, ShardRecord
+from turnout.launcher.checkpoint.format.arena_layout import Identity, ShardRecord, SlotState
 from turnout.launcher.checkpoint.format.daemon_messages import (
     MAX_BYTES,
     Adopt,
@@ -102,7 +102,7 @@ class Session:
                 except LauncherError as error:
                     return SaveFailed(message.step, "not_fetched", str(error)[:4_096])
             case FindStored():
-                folders = (rank_store.read_folder for rank_store in self._daemon.rank_stores.in_order())
+                folders = (rank_store.targets.read_folder for rank_store in self._daemon.rank_stores.in_order())
                 return await stored_step(next(filter(None, folders), ""), self._log_event)
             case Hello(run=run, worker=worker):
                 if (run, worker) != (self._daemon.run, self._daemon.worker):
@@ -148,7 +148,7 @@ class Session:
             case GetStats():
                 replicated, uncopied = self._daemon.replicator.progress()
                 return self._update_stats(
-                    sealed=rank_store.newest(),
+                    sealed=newest_step(rank_store.arena),
                     in_flight=len(self._saves),
                     replicated=replicated,
                     skipped_replicas=uncopied,
@@ -334,9 +334,9 @@ class CheckpointDaemon:
         """
         rank_store = self.rank_stores.of(hello.local_rank)
         reserved_bytes = self.replicator.replica_store.arenas.reserved_bytes
-        rank_store.set_replicas(hello.replicas, reserved_bytes, self.replicator.free_earlier_rounds)
+        rank_store.memory.set_replicas(hello.replicas, reserved_bytes, self.replicator.free_earlier_rounds)
         self.replicator.register(hello)
-        if rank_store.register(hello.target, hello.read_folder) and self._restored_step >= 0:
+        if rank_store.targets.register(hello.target, hello.read_folder) and self._restored_step >= 0:
             self.start_task(self._persist(rank_store, self._restored_step))
         return rank_store
 
@@ -397,7 +397,7 @@ class CheckpointDaemon:
 
         restore_place: says in which round, and by how many ranks, the step was saved.
         """
-        targets = (rank_store.default_target for rank_store in self.rank_stores.in_order())
+        targets = (rank_store.targets.default for rank_store in self.rank_stores.in_order())
         default_target = next((target for target in targets if target), None)
         for arena, generation, record in self.replicator.replica_store.replicas_of(
             step, restore_place.saved_round, restore_place.saved_by
@@ -434,7 +434,7 @@ class CheckpointDaemon:
             await asyncio.wait(list(self._tasks), timeout=left_s)
         if self._tasks:
             self._log_event("storage_behind", {"waited_s": STORED_S, "in_flight": len(self._tasks)})
-        last = max((rank_store.newest_round() for rank_store in self.rank_stores.by_rank.values()), default=-1)
+        last = max((newest_round(rank_store.arena) for rank_store in self.rank_stores.by_rank.values()), default=-1)
         self.commits.give_up(
             min(last, restore_place.round - 1) if restore_place else last
         )  # a new job may count rounds from 1 again
@@ -443,7 +443,7 @@ class CheckpointDaemon:
         """Write a step that a rank holds in memory to storage. Do nothing if it was written or is no longer held."""
         if (pinned := rank_store.pin_unwritten(step)) is not None:
             job = SaveJob(step, *pinned)
-            hashes = not rank_store.is_hashed(job.slot)
+            hashes = rank_store.arena is not None and rank_store.arena.slots()[job.slot].state is SlotState.SEALED
             await run(job, rank_store, hashes=hashes, commit=self.commit, report=self._log_save_state)
 
     def _log_save_state(self, job: SaveJob) -> None:

@@ -43,6 +43,16 @@ from turnout.launcher.event_log import EventLog
 from turnout.launcher.model import SaveOutcome, SaveTier
 
 
+class TargetPort(Protocol):
+    """The targets in storage of one local rank's saves, as replication uses them."""
+
+    def of(self, generation: int, epoch: int) -> Save | None:
+        """Return the target in storage of a save, as its Save message; None if it has none or it is unknown."""
+
+    def set(self, save: Save) -> None:
+        """Record the target in storage of a save that was fetched."""
+
+
 class RankPort(Protocol):
     """The part of one local rank's store that replication uses."""
 
@@ -51,11 +61,9 @@ class RankPort(Protocol):
     def adopt(self, arena: Arena) -> None:
         """Make this arena the local rank's own."""
 
-    def saved_target(self, generation: int, epoch: int) -> Save | None:
-        """Return the target in storage of a save, as its Save message; None if it has none or it is unknown."""
-
-    def set_target(self, save: Save) -> None:
-        """Record the target in storage of a save that was fetched."""
+    @property
+    def targets(self) -> TargetPort:
+        """Return the targets in storage of this rank's saves."""
 
     async def hash(self, generation: int) -> bool:
         """Hash a pinned generation. False if the bytes differ from earlier checksums."""
@@ -168,7 +176,7 @@ async def send_shard(
             if slot.state is SlotState.HASHED and slot.sums_sum is not None:
                 count = arena.identity.count if rank_store is not None else arena.identity.owner_count
                 target = (
-                    rank_store.saved_target(generation, slot.epoch)
+                    rank_store.targets.of(generation, slot.epoch)
                     if rank_store is not None
                     else replica_store.saved_target(arena, slot.epoch)
                 )
@@ -305,7 +313,7 @@ async def _fetch_shards_from(
             )
             connection.sock.setblocking(False)
             if header.target is not None:
-                rank_store.set_target(msgspec.structs.replace(header.target, generation=generation, epoch=epoch))
+                rank_store.targets.set(msgspec.structs.replace(header.target, generation=generation, epoch=epoch))
     finally:
         connection.close()
 

@@ -155,7 +155,7 @@ class ReplicaSender:
         local_rank, arena, generation, record = pin
         sums, rate_limiter = arena.sums(generation), self._context.rate_limiter
         total = arena.slots()[generation].sums_sum or 0
-        target = self._context.daemon.rank_stores.of(local_rank).saved_target(generation, record.epoch)
+        target = self._context.daemon.rank_stores.of(local_rank).targets.of(generation, record.epoch)
         offer = Offer(
             local_rank, arena.identity.count, packed(record), total.to_bytes(8, "little"), complete_step, target
         )
