@@ -103,7 +103,7 @@ def _summary(run_options: Options, totals: Totals | None) -> str:
     totals: None if other processes of the run have not finished; then the line names this process's share of the work.
     """
     if totals is None:
-        share = f"share {run_options.share_index} of {run_options.share_count}"
+        share = f"share {run_options.share.index} of {run_options.share.count}"
         return f"{share} is done; the last share to end merges the dataset"
     left_out = ", ".join(f"{count:,} {reason}" for reason, count in totals.fault_counts.items())
     datasets = ", ".join(f"{run_options.output_prefix}_{key}_document" for key in run_options.keys)

@@ -43,17 +43,58 @@ MAX_WORKERS = 1024  # processes
 MAX_PARTITIONS = 1_000_000  # of Spark
 
 
+def _check_bounds(*options: tuple[str, int, int, int]) -> None:
+    """Raise BadOption for the first option that is out of its bounds. options: name, value, minimum and maximum."""
+    for name, value, minimum, maximum in options:
+        if not minimum <= value <= maximum:
+            raise BadOption(f"--{name} is {value}, must be from {minimum} to {maximum}")
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizerFiles:
+    """The kind of a tokenizer and the files of its vocabulary."""
+
+    kind: TokenizerType
+    vocab_file: str | None = None  # the file or folder of the vocabulary; None for a tokenizer without one
+    merge_file: str | None = None  # the merges.txt of a vocab.json, None without one
+    tiktoken_pattern: str | None = None  # name of the split rule of a tiktoken vocabulary; None: by the file's name
+
+
+@dataclass(frozen=True, slots=True)
+class InputLimits:
+    """The sizes at which the input is cut into shards, and above which it is refused."""
+
+    chunk_bytes: int = 16 * MIB  # input of one shard, >= 1
+    max_document_bytes: int = 1024 * MIB  # raw bytes of one document, >= 1
+    max_expansion: int = 200  # decompressed bytes for each compressed byte of an archive, >= 1
+
+    def __post_init__(self) -> None:
+        _check_bounds(
+            ("chunk-bytes", self.chunk_bytes, 1, 1 << 40),
+            ("max-document-bytes", self.max_document_bytes, 1, 1 << 40),
+            ("max-expansion", self.max_expansion, 1, 1 << 40),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class WorkShare:
+    """The share of the chunks that one process makes."""
+
+    index: int = 0  # 0 <= index < count
+    count: int = 1  # processes that share the work and the storage, >= 1
+
+    def __post_init__(self) -> None:
+        _check_bounds(("indexes", self.count, 1, 1 << 20), ("index", self.index, 0, self.count - 1))
+
+
 @dataclass(frozen=True, slots=True)
 class Options:
     """One run, as its command line describes it."""
 
     inputs: tuple[str, ...]  # paths, globs or fsspec URLs, in the order of the output
     output_prefix: str  # a path or an fsspec URL
-    tokenizer_type: TokenizerType
+    tokenizer: TokenizerFiles
     keys: tuple[str, ...] = ("text",)  # fields that are read, one dataset each
-    vocab_file: str | None = None  # the file or folder of the vocabulary; None for a tokenizer without one
-    merge_file: str | None = None  # the merges.txt of a vocab.json, None without one
-    tiktoken_pattern: str | None = None  # name of the split rule of a tiktoken vocabulary; None: by the file's name
     append_eod: bool = False  # end each document with the end-of-document token
     ftfy: bool = False  # repair texts with ftfy first
     dataset_impl: str = "mmap"  # the format of the output; only mmap is written
@@ -62,27 +103,17 @@ class Options:
     log_interval: int = 100  # documents between two lines of progress, >= 1
     engine: Engine = Engine.AUTO  # the library that tokenizes
     on_error: OnError = OnError.STOP  # the policy for faulty documents
-    chunk_bytes: int = 16 * MIB  # input of one shard, >= 1
-    max_document_bytes: int = 1024 * MIB  # raw bytes of one document, >= 1
-    max_expansion: int = 200  # decompressed bytes for each compressed byte of an archive, >= 1
-    share_index: int = 0  # which share of the chunks this process makes, 0 <= share_index < share_count
-    share_count: int = 1  # processes that share the work and the storage, >= 1
+    limits: InputLimits = InputLimits()
+    share: WorkShare = WorkShare()
     partitions: int = 200  # of Spark, 1 to MAX_PARTITIONS
 
     def __post_init__(self) -> None:
-        for name, value, minimum, maximum in (
+        _check_bounds(
             ("workers", self.workers, 1, MAX_WORKERS),
             ("log-interval", self.log_interval, 1, 1 << 40),
             ("num-docs", 1 if self.num_docs is None else self.num_docs, 1, 1 << 60),
-            ("chunk-bytes", self.chunk_bytes, 1, 1 << 40),
-            ("max-document-bytes", self.max_document_bytes, 1, 1 << 40),
-            ("max-expansion", self.max_expansion, 1, 1 << 40),
-            ("indexes", self.share_count, 1, 1 << 20),
-            ("index", self.share_index, 0, self.share_count - 1),
             ("partitions", self.partitions, 1, MAX_PARTITIONS),
-        ):
-            if not minimum <= value <= maximum:
-                raise BadOption(f"--{name} is {value}, must be from {minimum} to {maximum}")
+        )
         if not self.inputs or not all(self.inputs):
             raise BadOption("--input is empty, or has an empty name between commas")
         if not self.output_prefix:
@@ -156,7 +187,7 @@ def _add_guide_arguments(parser: argparse.ArgumentParser, required: bool) -> Non
 
 def _add_own_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options that the source guide's script does not have. parser: the parser that receives them."""
-    default = Options(("-",), "-", TokenizerType.HF)
+    default = Options(("-",), "-", TokenizerFiles(TokenizerType.HF))
     group = parser.add_argument_group("beside the guide")
     group.add_argument(
         "--engine",
@@ -174,13 +205,13 @@ def _add_own_arguments(parser: argparse.ArgumentParser) -> None:
         "--tiktoken-pattern", metavar="NAME", help="split rule of a .tiktoken file: gpt2, cl100k or o200k"
     )
     for name, value, text in (
-        ("chunk-bytes", default.chunk_bytes, "input of one shard"),
-        ("max-document-bytes", default.max_document_bytes, "raw bytes of one document"),
-        ("max-expansion", default.max_expansion, "decompressed bytes for each byte of an archive"),
-        ("index", default.share_index, "which share of the work this process does, with --indexes"),
+        ("chunk-bytes", default.limits.chunk_bytes, "input of one shard"),
+        ("max-document-bytes", default.limits.max_document_bytes, "raw bytes of one document"),
+        ("max-expansion", default.limits.max_expansion, "decompressed bytes for each byte of an archive"),
+        ("index", default.share.index, "which share of the work this process does, with --indexes"),
         (
             "indexes",
-            default.share_count,
+            default.share.count,
             "processes that share the work on one storage, such as the pods of an Indexed Job",
         ),
         ("partitions", default.partitions, "partitions of the work under Spark"),
@@ -199,11 +230,13 @@ def read_options(arguments: argparse.Namespace) -> Options:
     return Options(
         inputs=tuple(part.strip() for part in arguments.input.split(",")),
         output_prefix=arguments.output_prefix,
-        tokenizer_type=TokenizerType(arguments.tokenizer_type),
+        tokenizer=TokenizerFiles(
+            TokenizerType(arguments.tokenizer_type),
+            arguments.vocab_file,
+            arguments.merge_file,
+            arguments.tiktoken_pattern,
+        ),
         keys=tuple(arguments.jsonl_keys),
-        vocab_file=arguments.vocab_file,
-        merge_file=arguments.merge_file,
-        tiktoken_pattern=arguments.tiktoken_pattern,
         append_eod=arguments.append_eod,
         ftfy=arguments.ftfy,
         dataset_impl=arguments.dataset_impl,
@@ -212,10 +245,7 @@ def read_options(arguments: argparse.Namespace) -> Options:
         log_interval=arguments.log_interval,
         engine=Engine(arguments.engine),
         on_error=OnError(arguments.on_error),
-        chunk_bytes=arguments.chunk_bytes,
-        max_document_bytes=arguments.max_document_bytes,
-        max_expansion=arguments.max_expansion,
-        share_index=arguments.index,
-        share_count=arguments.indexes,
+        limits=InputLimits(arguments.chunk_bytes, arguments.max_document_bytes, arguments.max_expansion),
+        share=WorkShare(arguments.index, arguments.indexes),
         partitions=arguments.partitions,
     )

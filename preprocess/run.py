@@ -111,9 +111,9 @@ def prepare_run(options: Options) -> Iterator[PreprocessRun | Totals]:
     finished shards belong to another run, and OutputExists if the output was made from something else.
     """
     sources = find_input_files(options)
-    tokenizer = load_tokenizer(options, storage.read_bytes, storage.is_folder)
+    tokenizer = load_tokenizer(options.tokenizer, storage.read_bytes, storage.is_folder)
     if options.append_eod and tokenizer.eod is None:
-        raise BadOption(f"--append-eod: the vocabulary {options.vocab_file} has no end-of-document token")
+        raise BadOption(f"--append-eod: the vocabulary {options.tokenizer.vocab_file} has no end-of-document token")
     identity = identity_of(options, sources, tokenizer)
     folder = shards_folder(options.output_prefix)
     if (totals := _complete_output(options, identity)) is not None:
@@ -121,7 +121,7 @@ def prepare_run(options: Options) -> Iterator[PreprocessRun | Totals]:
         yield totals
         return
     storage.make_folder(folder)
-    with run_lock(f"{folder}/run-{options.share_index}.lock"):
+    with run_lock(f"{folder}/run-{options.share.index}.lock"):
         if (totals := _complete_output(options, identity)) is not None:  # by another process
             yield totals
             return
@@ -195,11 +195,11 @@ def _resume_or_plan(
         append_eod=options.append_eod,
         ftfy=options.ftfy,
         on_error=options.on_error,
-        block_bytes=options.chunk_bytes,
-        max_document_bytes=options.max_document_bytes,
-        max_expansion=options.max_expansion,
+        block_bytes=options.limits.chunk_bytes,
+        max_document_bytes=options.limits.max_document_bytes,
+        max_expansion=options.limits.max_expansion,
     )
-    share = tuple(chunk for chunk in plan.chunks if chunk.index % options.share_count == options.share_index)
+    share = tuple(chunk for chunk in plan.chunks if chunk.index % options.share.count == options.share.index)
     return PreprocessRun(options, settings, plan, share, _finished_shards(settings, share))
 
 
@@ -217,11 +217,11 @@ def _new_plan(
     reference engine.
     """
     may_cut = len(options.keys) == 1 and not options.ftfy and is_splittable(tokenizer)
-    rules = ChunkingRules(options.chunk_bytes, options.max_document_bytes, may_cut, options.keys)
+    rules = ChunkingRules(options.limits.chunk_bytes, options.limits.max_document_bytes, may_cut, options.keys)
     all_chunks = make_chunks(sources, rules)
     choice = EngineChoice(options.engine, "asked for")
     if options.engine is Engine.AUTO:
-        reader = LineReader(options.keys, options.max_document_bytes)
+        reader = LineReader(options.keys, options.limits.max_document_bytes)
         choice = choose_engine(tokenizer, sample_texts(sources, all_chunks, reader, SAMPLE_DOCUMENTS))
     return RunPlan(identity, choice.engine.value, choice.reason, all_chunks)
 
@@ -273,7 +273,7 @@ def merge_if_complete(run: PreprocessRun, records: Sequence[ShardRecord]) -> Tot
     here. Raises ResumeRefused if an input has changed its size during the run, and the errors of make_shard().
     """
     by_index = run.finished | {record.index: record for record in records}
-    if run.options.share_count > 1:
+    if run.options.share.count > 1:
         for chunk in run.plan.chunks:
             path = record_path(run.settings.folder, chunk.index)
             if chunk.index not in by_index:
@@ -350,7 +350,7 @@ def _run_record(
         "sequences": sequences,
         "inputs": input_entries(run.settings.sources, shards),
         "tokenizer": {
-            "type": run.options.tokenizer_type.value,
+            "type": run.options.tokenizer.kind.value,
             "engine": tokenizer.engine.value,
             "engine_reason": run.plan.engine_reason,
             "vocabulary": tokenizer.vocabulary_size,

@@ -40,14 +40,14 @@ def identity_of(options: Options, sources: Sequence[InputFile], tokenizer: Encod
     return RunIdentity(
         inputs=tuple((source.path, source.input_format.value, source.size_bytes) for source in sources),
         keys=options.keys,
-        tokenizer_type=options.tokenizer_type.value,
+        tokenizer_type=options.tokenizer.kind.value,
         vocabulary_xxh3=xxhash.xxh3_128_hexdigest(tokenizer.content),
         pattern=tokenizer.pattern,
         append_eod=options.append_eod,
         ftfy=options.ftfy,
-        max_document_bytes=options.max_document_bytes,
-        max_expansion=options.max_expansion,
-        indexes=options.share_count,
+        max_document_bytes=options.limits.max_document_bytes,
+        max_expansion=options.limits.max_expansion,
+        indexes=options.share.count,
     )
 
 

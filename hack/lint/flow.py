@@ -177,7 +177,7 @@ def _daemon(folder: Path) -> Iterator[None]:
     async def serve() -> None:
         """Serve the socket until `stopped` is set, then end the daemon."""
         daemon = CheckpointDaemon(memory, "flow", "worker-0", lambda word, facts: None)
-        async with await asyncio.start_unix_server(daemon.serve, path):
+        async with await asyncio.start_unix_server(daemon.connections.serve, path):
             await stopped.wait()
         await daemon.end(done=True)
 

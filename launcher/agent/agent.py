@@ -58,6 +58,7 @@ from turnout.launcher.coordinator_messages import (
 from turnout.launcher.errors import LauncherError
 from turnout.launcher.event_log import EventLog
 from turnout.launcher.goodput.job_time import JobTime
+from turnout.launcher.health.hang_monitor.monitor import HangMonitor
 from turnout.launcher.health.hang_monitor.stack_capture import CapturedStack
 from turnout.launcher.health.model import NodeChecks
 from turnout.launcher.health.probes.runner import ProbeRunner
@@ -75,10 +76,13 @@ MAX_WHY = 1_000  # characters
 
 
 class StackResponder:
-    """Reports the hangs of one agent's processes. send: sends a message to the current coordinator."""
+    """Reports the hangs of one agent's processes.
 
-    def __init__(self, backend: WorkerBackend, send: Callable[[Hung | Stacks], None]) -> None:
-        self._backend, self._send = backend, send
+    monitor: watches them, None if nobody does. send: sends a message to the current coordinator.
+    """
+
+    def __init__(self, monitor: HangMonitor | None, send: Callable[[Hung | Stacks], None]) -> None:
+        self._monitor, self._send = monitor, send
         self._reported: tuple[object, int, dict[int, str]] = (None, 0, {})
         self._task: asyncio.Task[None] | None = None
 
@@ -89,7 +93,7 @@ class StackResponder:
         link: the present connection. round_: the training round. If either changed since the last call, all hangs are
         sent.
         """
-        hung = dict(self._backend.hanging())
+        hung = {} if self._monitor is None else dict(self._monitor.hanging)
         reported = self._reported[2] if self._reported[:2] == (link, round_) else {}
         for local_rank in sorted(hung.keys() - reported.keys()):
             self._send(Hung(round_, local_rank, hung[local_rank][:MAX_WHY]))
@@ -107,7 +111,8 @@ class StackResponder:
 
     async def _show(self, order: ShowStacks) -> None:
         """Capture the stack traces of all local processes and send them, rank by rank, as answers to this order."""
-        for local_rank, stack in sorted((await self._backend.capture_stacks()).items()):
+        stacks = {} if self._monitor is None else await self._monitor.capture_stacks()
+        for local_rank, stack in sorted(stacks.items()):
             self._send(await asyncio.to_thread(partial(_answer, order, local_rank, stack)))
 
     async def close(self) -> None:
@@ -139,7 +144,7 @@ class MemberTasks:
     def __init__(
         self, checks: NodeChecks, backend: WorkerBackend, send: Callable[[ToCoordinator], None], log_event: EventLog
     ) -> None:
-        self._checks, self._showing = ProbeRunner(checks, send, log_event), StackResponder(backend, send)
+        self._checks, self._showing = ProbeRunner(checks, send, log_event), StackResponder(backend.hangs, send)
 
     def begin(self, me: Member, order: Probe | Judged | ShowStacks) -> None:
         """Start the task that the coordinator ordered: a probe, its result, or stack traces. It replaces an earlier one
@@ -223,8 +228,8 @@ class Agent:
         self._leadership.on_end = lambda how: self._inbox.put_nowait(how)
         try:
             await self._workers.warm()
-            self._held_steps = await self._workers.held_steps()
-            self._session.search(self._base)
+            self._held_steps = await self._workers.memory.held_steps()
+            self._session.search.begin(self._base)
             while self._exit is None:
                 await self._handle(await self._inbox.get())
             exit_, reason, detail = self._exit
@@ -324,7 +329,7 @@ class Agent:
             self._session.handle_loss(received)
             if received.reason is Reason.MEMBER_SILENT:
                 await self._fence()
-            self._session.search(self._base)
+            self._session.search.begin(self._base)
 
     async def _fence(self) -> None:
         """Stop the processes, since others may train without this member once it has been without a coordinator for too
@@ -346,7 +351,7 @@ class Agent:
         if self._watch is not None and self._watch.cancel():
             await asyncio.wait([self._watch])  # it starts no more processes
         await self._workers.stop(min(grace_s, self._settings.timing.shutdown_s))
-        self._held_steps = await self._workers.held_steps()
+        self._held_steps = await self._workers.memory.held_steps()
         self._report, self._base = None, self._base.idle()
 
     async def _obey(self, message: Message | None) -> None:
@@ -358,16 +363,16 @@ class Agent:
                 await self._stop(grace_s)
                 await self._report_ready(round_)
             case StopAt(round=round_, step=step, confirmed=sure) if round_ == self._base.round:
-                farthest = self._workers.stop_at(step, sure=sure)
+                farthest = self._workers.progress.stop_at(step, sure=sure)
                 if not sure:
                     self._session.send(Reached(round_, max(farthest, 0)))
             case Waiting(round=new, size=size) if new >= self._base.round + self._base.busy and not self._is_training():
                 self._base, self._report = LastWorld(new, size, False), None
-                self._session.set_successors(message.successors)
+                self._session.search.set_successors(message.successors)
                 self._log_event("spare", {"round": new, "reason": message.reason, "detail": message.detail})
             case Finish(exit=code, reason=reason, detail=detail):
                 await self._stop(self._settings.timing.shutdown_s)
-                await self._workers.persist(message.persist_step)
+                await self._workers.memory.persist(message.persist_step)
                 await self._leadership.wait_finished(wait=code != Exit.DRAINED)
                 self._exit = (Exit(code), Reason(reason), detail)
             case Redirect():
@@ -377,9 +382,9 @@ class Agent:
             case _ if isinstance(message, TASKS):
                 self._tasks.begin(self.member, message)
             case Handover(round=round_) if not self._is_training():
-                await self._workers.hand_over(message)
+                await self._workers.memory.hand_over(message)
                 if message.shards:
-                    self._held_steps = await self._workers.held_steps()
+                    self._held_steps = await self._workers.memory.held_steps()
                     self._session.send(ShardsAdopted(round_, self._held_steps))
             case Refused(reason=reason, detail=detail):
                 await self._stop(self._settings.timing.shutdown_s)
@@ -404,7 +409,7 @@ class Agent:
         if handed := (to.size > 0 and to.id == self.member.id):
             self._base = LastWorld(self._base.round, to.size, self._base.inside, self._base.busy)
         self._session.move_to(to, handed)
-        self._session.search(self._base)
+        self._session.search.begin(self._base)
 
     async def _start(self, formed: Formed) -> None:
         """Start the worker processes of a formed round.
@@ -418,7 +423,7 @@ class Agent:
         if self._base.busy:
             await self._stop(0.0)
         self._base, self._budget = LastWorld(formed.round, formed.group_size, True, True), formed.budget
-        self._session.set_formed(formed.successors)
+        self._session.search.set_formed(formed.successors)
         await self._tasks.close()  # a probe may still wait for a peer that failed
         self._report = None
         self._log_event(
@@ -463,14 +468,14 @@ class Agent:
             self._report = ProcessFailed(ended.round, rank, how[:1_000])
         else:
             self._log_event("processes_done", {"round": ended.round})
-            self._held_steps = await self._workers.held_steps(if_stopped=True)
+            self._held_steps = await self._workers.memory.held_steps() if self._workers.progress.stop_ordered else ()
             # After a reconnect the coordinator finds this rank unchanged, until all are done.
             self._report = Succeeded(ended.round, self._held_steps)
         self._session.send(self._report)
 
     def _send_progress(self) -> None:
         """Send the newest steps at once, without waiting for the next heartbeat."""
-        self._session.send(Heartbeat(*self._workers.steps(), rank_zero=self._workers.rank_zero()))
+        self._session.send(Heartbeat(*self._workers.progress.steps(), rank_zero=self._workers.progress.rank_zero()))
 
     def _report_steps(self, repeat: bool = True) -> None:
         """Pass the step counters, and reports of new hangs, to the link for the next heartbeat. Without a link do
@@ -479,7 +484,9 @@ class Agent:
         repeat: schedule the next call in 0.2 s.
         """
         if (link := self._session.link) is not None:
-            link.report(*self._workers.steps(), self._workers.importing_s(), self._workers.rank_zero())
+            link.report(
+                *self._workers.progress.steps(), self._workers.importing_s(), self._workers.progress.rank_zero()
+            )
             self._tasks.report_hangs(link, self._base.round)
         if repeat:
             asyncio.get_running_loop().call_later(0.2, self._inbox.put_nowait, TimerFired("steps", self._session.link))
@@ -529,5 +536,5 @@ class Agent:
         if (newest := await self._leadership.end()).round > self._base.round:
             self._base = LastWorld(newest.round, newest.size, False, self._base.busy)
         if isinstance(ending, StepDown) and self._session.link:
-            self._session.set_periodic_search(not ending.to.coordinator)
+            self._session.search.set_periodic_search(not ending.to.coordinator)
             self._move_to(Redirect(ending.to.coordinator, ending.to.address, ending.to.port))

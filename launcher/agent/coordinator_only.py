@@ -48,7 +48,7 @@ async def run_coordinator(settings: Settings, log_event: EventLog) -> Exit:
     log_event("coordinator_waits", {"at": f"{address}:{port}", "run": rendezvous.run})
     host = CoordinatorOnlyHost(settings, me, listener, arbiter, log_event)
     loop = asyncio.get_running_loop()
-    loop.add_signal_handler(signal.SIGTERM, host.leave)
+    loop.add_signal_handler(signal.SIGTERM, host.end, Exit.DRAINED)  # its pod is deleted
     try:
         return await host.ended
     finally:
@@ -93,10 +93,6 @@ class CoordinatorOnlyHost:
     def on_closed(self, peer: MemberConnection) -> None:
         """Forget a worker that has closed its connection."""
         self._waiting = [each for each in self._waiting if each[0] is not peer]
-
-    def leave(self) -> None:
-        """End before the job has, since the pod is deleted."""
-        self._end(Exit.DRAINED)
 
     async def _begin(self, elastic_spec: ElasticSpec) -> None:
         """Start the coordinator if the arbiter allows it, and pass it the queued workers. Else redirect them to the
@@ -153,7 +149,7 @@ class CoordinatorOnlyHost:
             at = f"{how.to.address}:{how.to.port}"
             self._log_event("coordinator_moved", {"coordinator": how.to.coordinator, "at": at})
         elif how.exit is Exit.DONE or (how.exit is Exit.FAILED and how.reason is not Reason.JOIN_TIMEOUT):
-            self._end(how.exit)
+            self.end(how.exit)
             return
         # Else all workers have left: the job may be suspended, and who controls their pods knows.
         self._start(self._step_down())
@@ -176,7 +172,7 @@ class CoordinatorOnlyHost:
         self._current_leadership = self._beginning = None
         self._listener.lead(self)  # the next worker that comes makes it ask the arbiter who leads now
 
-    def _end(self, exit_code: Exit) -> None:
+    def end(self, exit_code: Exit) -> None:
         """End the program with this exit code, unless it has ended."""
         if not self.ended.done():
             self.ended.set_result(exit_code)

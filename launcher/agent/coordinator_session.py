@@ -82,8 +82,87 @@ def put_unexpected(put: Callable[[object], None]) -> Callable[[asyncio.Task[None
     return on_end
 
 
+class SearchTask:
+    """The search for a coordinator, begun again after each loss, and what the next one starts from.
+
+    search: its first state. put: adds the result of each search to the agent's inbox.
+    """
+
+    def __init__(self, search: Search, finder: CoordinatorSearch, put: Callable[[object], None]) -> None:
+        self._search, self._finder, self._put = search, finder, put
+        self._task: asyncio.Task[None] | None = None
+        self._without_target = False  # redirected without a target: the search goes on
+
+    def begin(self, base: LastWorld) -> None:
+        """Start the search for a coordinator, with the last world known. Its result goes to the inbox."""
+
+        async def search() -> None:
+            """Search for a coordinator and put the result into the inbox.
+
+            A search without a target keeps its start time.
+            """
+            goes_on = self._search.tries_all_addresses or self._without_target
+            since_s = self._search.since_s if goes_on else asyncio.get_running_loop().time()
+            self._search = replace(self._search, since_s=since_s, base=base)
+            self._put(CoordinatorFound(await self._finder.find(self._search)))
+
+        self.cancel()
+        self._task = asyncio.get_running_loop().create_task(search())
+        self._task.add_done_callback(put_unexpected(self._put))
+
+    def cancel(self) -> None:
+        """Stop the search."""
+        if self._task is not None:
+            self._task.cancel()
+
+    def set_coordinator(self, address: Address, successors: tuple[Successor, ...]) -> None:
+        """Record the coordinator that the search found, and its successors.
+
+        Known successors stay after them, so that parts of a world can meet.
+        """
+        ids = {each.id for each in successors}
+        known = (*successors, *(each for each in self._search.successors if each.id not in ids))
+        lap = replace(self._search.lap, silent=frozenset())
+        self._search = replace(
+            self._search, last=address, hint=None, handed_over=False, lap=lap, successors=known[:MAX_KNOWN]
+        )
+        self._without_target = False
+
+    def set_silent(self) -> None:
+        """Record that the last coordinator was silent: trying its address again would wait for the same failure."""
+        if self._search.last is not None:
+            self._search = replace(self._search, lap=replace(self._search.lap, silent=frozenset([self._search.last])))
+
+    def set_target(self, to: Redirect, handed: bool) -> None:
+        """Let the next search begin at the coordinator that `to` names (port 0: none is known).
+
+        handed: the last coordinator chose this member as its successor.
+        """
+        last = self._search.last
+        self._without_target = not to.port
+        # The next coordinator may still name the last one: it is asked again, as if nobody answered at the old address.
+        lap = replace(self._search.lap, silent=frozenset([last]) if to.port and last is not None else frozenset())
+        hint = (to.address, to.port) if to.port else None
+        self._search = replace(self._search, hint=hint, last=None, lap=lap, handed_over=handed)
+
+    def set_periodic_search(self, tries_all_addresses: bool) -> None:
+        """Turn periodic search on or off. It is on after leading a world below min with no better coordinator known."""
+        self._search = replace(self._search, tries_all_addresses=tries_all_addresses)
+
+    def set_formed(self, successors: tuple[Successor, ...]) -> None:
+        """Record that this member's world has formed, and the successors of its coordinator."""
+        self._search = replace(self._search, successors=successors, tries_all_addresses=False)
+
+    def set_successors(self, successors: tuple[Successor, ...]) -> None:
+        """Record that a world without this member has formed, and the successors of its coordinator if given."""
+        self._search = replace(self._search, successors=successors or self._search.successors)
+
+
 class CoordinatorSession:
-    """Connects one agent to its coordinator. put: adds an event to the agent's inbox."""
+    """Connects one agent to its coordinator. put: adds an event to the agent's inbox.
+
+    `search`: looks for the next coordinator. `link`: the connection, None while there is none.
+    """
 
     def __init__(
         self,
@@ -93,34 +172,12 @@ class CoordinatorSession:
         put: Callable[[object], None],
         log_event: EventLog,
     ) -> None:
-        self._seek, self._finder, self._leading, self._put, self._log_event = seek, finder, leadership, put, log_event
+        self.search = SearchTask(seek, finder, put)
+        self._leading, self._put, self._log_event = leadership, put, log_event
         self.link: CoordinatorClient | None = None
         self._last: CoordinatorClient | None = None
         self._early: list[MessageReceived] = []
-        self._searching: asyncio.Task[None] | None = None
-        self._without_target = False  # redirected without a target: the search goes on
         self._awaited_report: tuple[StoredStepReport, asyncio.Future[StoredStepReport]] | None = None
-
-    def search(self, base: LastWorld) -> None:
-        """Start the search for a coordinator, with the last world known. Its result goes to the inbox."""
-
-        async def search() -> None:
-            """Search for a coordinator and put the result into the inbox.
-
-            A search without a target keeps its start time.
-            """
-            since_s = (
-                self._seek.since_s
-                if self._seek.tries_all_addresses or self._without_target
-                else asyncio.get_running_loop().time()
-            )
-            self._seek = seek = replace(self._seek, since_s=since_s, base=base)
-            self._put(CoordinatorFound(await self._finder.find(seek)))
-
-        if self._searching is not None:
-            self._searching.cancel()
-        self._searching = asyncio.get_running_loop().create_task(search())
-        self._searching.add_done_callback(put_unexpected(self._put))
 
     def keep_early(self, received: MessageReceived) -> None:
         """Keep a message from a link whose discovery has not been handled yet."""
@@ -135,13 +192,7 @@ class CoordinatorSession:
         assert link.welcome is not None
         self.link = link
         self._leading.set_redirect(Redirect(link.welcome.coordinator, *address))
-        # Keep known successors too, so that parts of a world can meet.
-        ids = {each.id for each in link.welcome.successors}
-        known = (*link.welcome.successors, *(each for each in self._seek.successors if each.id not in ids))
-        self._seek = replace(
-            self._seek, last=address, hint=None, handed_over=False, silent=frozenset(), successors=known[:MAX_KNOWN]
-        )
-        self._without_target = False
+        self.search.set_coordinator(address, link.welcome.successors)
         self._log_event(
             "coordinator_found", {"coordinator": link.welcome.coordinator, "at": f"{address[0]}:{address[1]}"}
         )
@@ -159,8 +210,7 @@ class CoordinatorSession:
         self._log_event("coordinator_lost", {"reason": received.reason.value})
         self._drop_link()
         if received.reason is Reason.MEMBER_SILENT:
-            if self._seek.last is not None:  # trying that address again would wait for the same failure
-                self._seek = replace(self._seek, silent=frozenset([self._seek.last]))
+            self.search.set_silent()
         else:
             self._start_silence_timer(received.link)
 
@@ -176,23 +226,7 @@ class CoordinatorSession:
         link.leave()
         self._drop_link()
         self._start_silence_timer(link)
-        self._without_target = not to.port
-        # The next coordinator may still name the last one: it is asked again, as if nobody answered at the old address.
-        left = frozenset([self._seek.last]) if to.port and self._seek.last is not None else frozenset()
-        hint = (to.address, to.port) if to.port else None
-        self._seek = replace(self._seek, hint=hint, last=None, silent=left, handed_over=handed)
-
-    def set_periodic_search(self, tries_all_addresses: bool) -> None:
-        """Turn periodic search on or off. It is on after leading a world below min with no better coordinator known."""
-        self._seek = replace(self._seek, tries_all_addresses=tries_all_addresses)
-
-    def set_formed(self, successors: tuple[Successor, ...]) -> None:
-        """Record that this member's world has formed, and the successors of its coordinator."""
-        self._seek = replace(self._seek, successors=successors, tries_all_addresses=False)
-
-    def set_successors(self, successors: tuple[Successor, ...]) -> None:
-        """Record that a world without this member has formed, and the successors of its coordinator if given."""
-        self._seek = replace(self._seek, successors=successors or self._seek.successors)
+        self.search.set_target(to, handed)
 
     def has_lost(self, link: CoordinatorClient | None) -> bool:
         """Return True if this was the last link, and no other has been found."""
@@ -244,7 +278,6 @@ class CoordinatorSession:
 
     def close(self) -> None:
         """Stop the search, and leave the coordinator."""
-        if self._searching is not None:
-            self._searching.cancel()
+        self.search.cancel()
         if self.link is not None:
             self.link.leave()

@@ -18,6 +18,20 @@ NO_TOTALS = Totals()
 
 
 @dataclass(frozen=True, slots=True)
+class UndecidedTime:
+    """The time of the newest world that is not of a kind yet, in nanoseconds."""
+
+    start_ns: int = 0  # of a world without a step: its start
+    steps_ns: int = 0  # of steps that are done and not preserved
+    tail_ns: int = 0  # since the newest step
+
+    @property
+    def total_ns(self) -> int:
+        """Return the sum of all parts, in nanoseconds."""
+        return self.start_ns + self.steps_ns + self.tail_ns
+
+
+@dataclass(frozen=True, slots=True)
 class Ledger:
     """The totals of one coordinator, those that it inherited, and the time that is not decided yet."""
 
@@ -28,21 +42,14 @@ class Ledger:
     inherited: JobTime | None = None  # totals of an earlier coordinator; None for none
     own: Totals = NO_TOTALS  # since this coordinator began
     gpus: int = 0  # of the newest world, whose steps are undecided
-    start_pending_ns: int = 0  # of a world without a step: its start
-    steps_ns: int = 0  # of steps that are done and not preserved
-    tail_ns: int = 0  # since the newest step
-    mark: int = -1  # the newest decided step: the time of later steps is in steps_ns
+    undecided: UndecidedTime = UndecidedTime()
+    mark: int = -1  # the newest decided step: the time of later steps is in undecided.steps_ns
     step: int = -1  # the newest step of this round, -1 for none
     preserved: int = -1  # the newest preserved step
     saved: int = -1  # the newest saved step that was reported before the first world here; -1 for none
     pause: TimeKind = TimeKind.RENDEZVOUS  # the kind of time between two worlds
     started: bool = False  # some world of this job has made a step
     claimed_ns: Mapping[TimeKind, int] = field(default_factory=dict)  # rank 0's phases that were counted in this round
-
-    @property
-    def undecided_ns(self) -> int:
-        """Return the time that is not of a kind yet, in nanoseconds."""
-        return self.start_pending_ns + self.steps_ns + self.tail_ns
 
 
 def new_ledger(
@@ -86,7 +93,7 @@ def inherit(ledger: Ledger, record: JobTime) -> Ledger:
     return replace(
         ledger,
         inherited=record,
-        steps_ns=record.undecided_ns,
+        undecided=replace(ledger.undecided, steps_ns=record.undecided_ns),
         mark=record.mark,
         step=record.step,
         preserved=record.mark,
@@ -111,7 +118,7 @@ def record_of(ledger: Ledger) -> JobTime:
         ledger.begun_ns + ledger.now_ns - ledger.start_ns,
         totals.time_ns,
         totals.gpu_us,
-        ledger.undecided_ns,
+        ledger.undecided.total_ns,
         _gpus(ledger),
         ledger.mark,
         ledger.step,
@@ -136,18 +143,19 @@ def count_training(ledger: Ledger, now_ns: int, report: RankZero | None = None, 
     report: the newest of rank 0, None if it is unknown. hung: a process hangs.
     """
     passed_ns = max(now_ns - ledger.now_ns, 0)
-    starts = ledger.step < 0
-    waited_ns = passed_ns + (ledger.start_pending_ns if starts else ledger.tail_ns)
+    starts, undecided = ledger.step < 0, ledger.undecided
+    waited_ns = passed_ns + (undecided.start_ns if starts else undecided.tail_ns)
     if report is not None:
         ledger, waited_ns = _claim(ledger, report, waited_ns, starts)
     ledger = replace(ledger, now_ns=ledger.now_ns + passed_ns)
     if hung:
-        return replace(_add(ledger, TimeKind.HANG, waited_ns), start_pending_ns=0, tail_ns=0)
+        undecided = replace(undecided, start_ns=0, tail_ns=0)
+        return replace(_add(ledger, TimeKind.HANG, waited_ns), undecided=undecided)
     if not starts:
-        return replace(ledger, tail_ns=waited_ns)
+        return replace(ledger, undecided=replace(undecided, tail_ns=waited_ns))
     if not ledger.started and waited_ns > LONGEST_START_NS:
-        return replace(_add(ledger, TimeKind.OTHER, waited_ns), start_pending_ns=0)
-    return replace(ledger, start_pending_ns=waited_ns)
+        return replace(_add(ledger, TimeKind.OTHER, waited_ns), undecided=replace(undecided, start_ns=0))
+    return replace(ledger, undecided=replace(undecided, start_ns=waited_ns))
 
 
 def begin_steps(ledger: Ledger, first: int, since_first_ns: int = 0) -> Ledger:
@@ -157,11 +165,11 @@ def begin_steps(ledger: Ledger, first: int, since_first_ns: int = 0) -> Ledger:
     """
     if ledger.step >= 0 or first < 0:
         return ledger
-    rest_ns = min(since_first_ns, ledger.start_pending_ns)
+    rest_ns = min(since_first_ns, ledger.undecided.start_ns)
     kind = TimeKind.REINIT if ledger.started else TimeKind.STARTUP
-    ledger = _add(ledger, kind, ledger.start_pending_ns - rest_ns)
-    mark = max(first, ledger.preserved)
-    return replace(ledger, start_pending_ns=0, tail_ns=rest_ns, step=first, mark=mark, started=True)
+    ledger = _add(ledger, kind, ledger.undecided.start_ns - rest_ns)
+    undecided = replace(ledger.undecided, start_ns=0, tail_ns=rest_ns)
+    return replace(ledger, undecided=undecided, step=first, mark=max(first, ledger.preserved), started=True)
 
 
 def advance(ledger: Ledger, step: int, since_step_ns: int = 0) -> Ledger:
@@ -171,12 +179,13 @@ def advance(ledger: Ledger, step: int, since_step_ns: int = 0) -> Ledger:
     """
     if step <= ledger.step or ledger.step < 0:
         return ledger
-    rest_ns = min(since_step_ns, ledger.tail_ns)
-    done_ns = ledger.tail_ns - rest_ns
+    undecided = ledger.undecided
+    rest_ns = min(since_step_ns, undecided.tail_ns)
+    done_ns = undecided.tail_ns - rest_ns
     repeated = min(max(ledger.preserved - ledger.step, 0), step - ledger.step)  # steps that were preserved before
     repeated_ns = done_ns * repeated // (step - ledger.step)
-    ledger = _add(ledger, TimeKind.WASTED, repeated_ns)
-    return replace(ledger, tail_ns=rest_ns, steps_ns=ledger.steps_ns + done_ns - repeated_ns, step=step)
+    undecided = replace(undecided, tail_ns=rest_ns, steps_ns=undecided.steps_ns + done_ns - repeated_ns)
+    return replace(_add(ledger, TimeKind.WASTED, repeated_ns), undecided=undecided, step=step)
 
 
 def preserve(ledger: Ledger, saved: int) -> Ledger:
@@ -195,8 +204,8 @@ def preserve(ledger: Ledger, saved: int) -> Ledger:
 def stop(ledger: Ledger, tail: TimeKind) -> Ledger:
     """Return the ledger at the end of a round. tail: the kind of the time since the newest step."""
     start = TimeKind.REINIT if ledger.started else TimeKind.OTHER  # without any step, nobody knows what it was
-    ledger = _add(_add(ledger, start, ledger.start_pending_ns), tail, ledger.tail_ns)
-    return replace(ledger, start_pending_ns=0, tail_ns=0)
+    ledger = _add(_add(ledger, start, ledger.undecided.start_ns), tail, ledger.undecided.tail_ns)
+    return replace(ledger, undecided=replace(ledger.undecided, start_ns=0, tail_ns=0))
 
 
 def form(ledger: Ledger, gpus: int) -> Ledger:
@@ -205,15 +214,17 @@ def form(ledger: Ledger, gpus: int) -> Ledger:
     If nobody ends the round, its coordinator was lost: the time until the next world is recovery.
     """
     ledger = _settle(ledger)
-    ledger = _add(ledger, TimeKind.WASTED, ledger.steps_ns)
-    return replace(ledger, steps_ns=0, step=-1, gpus=gpus, claimed_ns={}, pause=TimeKind.RECOVERY)
+    ledger = _add(ledger, TimeKind.WASTED, ledger.undecided.steps_ns)
+    undecided = replace(ledger.undecided, steps_ns=0)
+    return replace(ledger, undecided=undecided, step=-1, gpus=gpus, claimed_ns={}, pause=TimeKind.RECOVERY)
 
 
 def finish(ledger: Ledger, *, success: bool) -> Ledger:
     """End the job. The steps of a job that succeeds are preserved, those of another one are wasted."""
     kind = TimeKind.PRODUCTIVE if success else TimeKind.WASTED
     ledger = _settle(ledger)
-    return replace(_add(ledger, kind, ledger.steps_ns), steps_ns=0)
+    ledger = _add(ledger, kind, ledger.undecided.steps_ns)
+    return replace(ledger, undecided=replace(ledger.undecided, steps_ns=0))
 
 
 def _settle(ledger: Ledger) -> Ledger:
@@ -229,9 +240,10 @@ def _preserve(ledger: Ledger, saved: int) -> Ledger:
         ledger = advance(ledger, saved)  # another rank has reported the save before rank 0 reported the step
     if saved <= ledger.mark or ledger.step <= ledger.mark:
         return replace(ledger, preserved=saved, mark=max(saved, ledger.mark))
-    share_ns = ledger.steps_ns * (saved - ledger.mark) // (ledger.step - ledger.mark)
-    ledger = _add(ledger, TimeKind.PRODUCTIVE, share_ns)
-    return replace(ledger, steps_ns=ledger.steps_ns - share_ns, mark=saved, preserved=saved)
+    steps_ns = ledger.undecided.steps_ns
+    share_ns = steps_ns * (saved - ledger.mark) // (ledger.step - ledger.mark)
+    undecided = replace(ledger.undecided, steps_ns=steps_ns - share_ns)
+    return replace(_add(ledger, TimeKind.PRODUCTIVE, share_ns), undecided=undecided, mark=saved, preserved=saved)
 
 
 def _claim(ledger: Ledger, report: RankZero, waited_ns: int, starts: bool) -> tuple[Ledger, int]:

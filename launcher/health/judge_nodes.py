@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from enum import IntEnum
 from functools import cached_property
@@ -134,21 +134,25 @@ class Judgement(IntEnum):
     FAILED = 2
 
 
-class Evidence:
-    """Everything that the results of a node check prove. `position`: the place of each node in the check's order."""
+class GroupOutcomes:
+    """The outcomes of a check's groups, by group, by pair and by node.
+
+    position: the place of each node in the check's order. results: of all groups and of nodes alone. groups: those of
+    `results` with several members. groups_of: indexes into `groups`, by node.
+    """
 
     def __init__(self, check: Check) -> None:
         self.check = check
         self.position = {node: index for index, node in enumerate(check.nodes)}
         self.results = [result for results in check.rounds for result in results]
         self.groups = [result for result in self.results if len(result.members) > 1]
-        self._groups_of = defaultdict[str, list[int]](list)  # indexes into self.groups, by node
+        self.groups_of = defaultdict[str, list[int]](list)  # indexes into self.groups, by node
         for place, result in enumerate(self.groups):
             for member in result.members:
-                self._groups_of[member].append(place)
+                self.groups_of[member].append(place)
 
     @cached_property
-    def outcomes(self) -> list[Judgement]:
+    def judgements(self) -> list[Judgement]:
         """Return the outcome of every group, in the order of `groups`.
 
         A group is slow if its time is suspicious among all groups or among those of the first round. Only the first
@@ -159,14 +163,14 @@ class Evidence:
         samples = [
             Sample((time_s for time_s in of if time_s is not None), self.check.limits) for of in (times[:first], times)
         ]
-        judgements = []
+        outcomes = []
         for result, time_s in zip(self.groups, times, strict=True):
             if time_s is None or any(alone_s is None for alone_s in result.compute_s):
-                judgements.append(Judgement.FAILED)
+                outcomes.append(Judgement.FAILED)
             else:
                 slow = self._is_slow(result, time_s, zip(samples, (times[:first], times), strict=True))
-                judgements.append(Judgement.SLOW if slow else Judgement.FINE)
-        return judgements
+                outcomes.append(Judgement.SLOW if slow else Judgement.FINE)
+        return outcomes
 
     def _is_slow(self, result: Measured, time_s: float, samples: Iterable[tuple[Sample, list[float | None]]]) -> bool:
         """Return True if a group's time is suspicious in one of the samples.
@@ -187,29 +191,24 @@ class Evidence:
     def _runs_of_group(self, result: Measured) -> list[int]:
         """List the indexes in `groups` of all runs of the same group, this one included."""
         return [
-            place for place in self._groups_of[result.members[0]] if {*self.groups[place].members} == {*result.members}
+            place for place in self.groups_of[result.members[0]] if {*self.groups[place].members} == {*result.members}
         ]
 
     @cached_property
     def fast(self) -> set[str]:
         """Return the nodes of groups that were fine."""
-        return self._members(Judgement.FINE)
+        return _members(self.groups, self.judgements, Judgement.FINE)
 
     @cached_property
     def working(self) -> set[str]:
         """Return the nodes of groups that did not fail."""
-        return self._members(Judgement.FINE, Judgement.SLOW)
-
-    def _members(self, *outcomes: Judgement) -> set[str]:
-        """Return the members of groups with one of these outcomes."""
-        pairs = zip(self.groups, self.outcomes, strict=True)
-        return {member for result, outcome in pairs if outcome in outcomes for member in result.members}
+        return _members(self.groups, self.judgements, Judgement.FINE, Judgement.SLOW)
 
     @cached_property
     def pairs(self) -> dict[Link, list[Judgement]]:
         """Return, by pair in the order of the check, the outcomes of its runs. Groups of three are omitted."""
         outcomes_of_pair = defaultdict[Link, list[Judgement]](list)
-        for result, outcome in zip(self.groups, self.outcomes, strict=True):
+        for result, outcome in zip(self.groups, self.judgements, strict=True):
             if len(result.members) == 2:
                 outcomes_of_pair[self.link_of(*result.members)].append(outcome)
         return outcomes_of_pair
@@ -219,19 +218,36 @@ class Evidence:
         return (node, other_node) if self.position[node] < self.position[other_node] else (other_node, node)
 
     @cached_property
-    def outcomes_by_partner(self) -> dict[str, dict[str, Judgement]]:
+    def by_partner(self) -> dict[str, dict[str, Judgement]]:
         """Return, by node and by its partner in a pair, the best outcome of their runs."""
         best_outcomes = defaultdict[str, dict[str, Judgement]](dict)
         for (node, partner), outcomes in self.pairs.items():
             best_outcomes[node][partner] = best_outcomes[partner][node] = min(outcomes)
         return best_outcomes
 
+    def in_check_order(self, nodes: Iterable[str]) -> Group:
+        """Return these nodes in the order of the check."""
+        return tuple(sorted(nodes, key=self.position.__getitem__))
+
+
+def _members(groups: Iterable[Measured], judgements: Iterable[Judgement], *outcomes: Judgement) -> set[str]:
+    """Return the members of groups with one of these outcomes. judgements: the outcome of each group, in order."""
+    pairs = zip(groups, judgements, strict=True)
+    return {member for result, outcome in pairs if outcome in outcomes for member in result.members}
+
+
+class Evidence:
+    """Everything that the results of a node check prove. outcomes: of its groups."""
+
+    def __init__(self, check: Check) -> None:
+        self.check, self.outcomes = check, GroupOutcomes(check)
+
     @cached_property
     def broken(self) -> set[str]:
         """Return the nodes whose own computation failed, which proves them bad without a partner."""
         return {
             member
-            for result in self.results
+            for result in self.outcomes.results
             for member, time_s in zip(result.members, result.compute_s, strict=True)
             if time_s is None
         }
@@ -242,15 +258,15 @@ class Evidence:
         return {
             node
             for node in self.check.nodes
-            if node not in self.working and len(self.failed_with(node)) >= PROOFS and node not in self.broken
+            if node not in self.outcomes.working and len(self.failed_with(node)) >= PROOFS and node not in self.broken
         }
 
     def failed_with(self, node: str) -> Group:
         """List the working nodes with which this node failed in every group that contained both."""
-        return self._in_check_order(
+        return self.outcomes.in_check_order(
             other
-            for other, best in self.outcomes_by_partner[node].items()
-            if best is Judgement.FAILED and other in self.working
+            for other, best in self.outcomes.by_partner[node].items()
+            if best is Judgement.FAILED and other in self.outcomes.working
         )
 
     @cached_property
@@ -264,17 +280,19 @@ class Evidence:
         return {
             node
             for node in self.check.nodes
-            if node not in self.fast and node not in self.bad and len(self.slow_with(node)) >= PROOFS
+            if node not in self.outcomes.fast and node not in self.bad and len(self.slow_with(node)) >= PROOFS
         }
 
     def slow_with(self, node: str) -> Group:
         """List the fast nodes with which this node was not fast."""
-        return self._in_check_order(other for other in self.outcomes_by_partner[node] if other in self.fast)
+        return self.outcomes.in_check_order(
+            other for other in self.outcomes.by_partner[node] if other in self.outcomes.fast
+        )
 
     @cached_property
     def unsettled(self) -> Group:
         """List the nodes that are proven neither fast nor bad nor slow yet; () for a check of one node."""
-        settled = self.fast | self.bad | self.slow_nodes
+        settled = self.outcomes.fast | self.bad | self.slow_nodes
         return tuple(node for node in self.check.nodes if node not in settled) if len(self.check.nodes) > 1 else ()
 
     @cached_property
@@ -284,8 +302,11 @@ class Evidence:
         The outcome must be the same in all runs of the pair and in at least PROOFS groups with both ends.
         """
         outcome_of_link = dict[Link, Judgement]()
-        sound = ((Judgement.FAILED, self.working - self.broken), (Judgement.SLOW, self.fast - self.broken))
-        for link, outcomes in self.pairs.items():
+        sound = (
+            (Judgement.FAILED, self.outcomes.working - self.broken),
+            (Judgement.SLOW, self.outcomes.fast - self.broken),
+        )
+        for link, outcomes in self.outcomes.pairs.items():
             for outcome, good in sound:
                 if {*outcomes} == {outcome} and {*link} <= good and self._count_unexplained(link, outcome) >= PROOFS:
                     outcome_of_link[link] = outcome
@@ -293,11 +314,12 @@ class Evidence:
 
     def _count_unexplained(self, link: Link, outcome: Judgement) -> int:
         """Count the groups that contain both ends of the link, had this outcome, and have no node that explains it."""
-        both = {*self._groups_of[link[0]]} & {*self._groups_of[link[1]]}
+        both = {*self.outcomes.groups_of[link[0]]} & {*self.outcomes.groups_of[link[1]]}
         return sum(
             1
             for place in both
-            if self.outcomes[place] is outcome and not self._has_known_fault(self.groups[place], outcome)
+            if self.outcomes.judgements[place] is outcome
+            and not self._has_known_fault(self.outcomes.groups[place], outcome)
         )
 
     def _has_known_fault(self, result: Measured, outcome: Judgement) -> bool:
@@ -311,43 +333,37 @@ class Evidence:
 
         A slow group is omitted if all its pairs were fine in some run.
         """
-        groups = dict[tuple[Group, Judgement], None]()
-        for result, outcome in zip(self.groups, self.outcomes, strict=True):
+        groups, outcomes = dict[tuple[Group, Judgement], None](), self.outcomes
+        for result, outcome in zip(outcomes.groups, outcomes.judgements, strict=True):
             if outcome is Judgement.FINE or self._has_known_fault(result, outcome):
                 continue
-            inside = list(combinations(self._in_check_order(result.members), 2))
+            inside = list(combinations(outcomes.in_check_order(result.members), 2))
             if any(self.links.get(link, Judgement.FINE) >= outcome for link in inside):
                 continue
-            if outcome is Judgement.SLOW and all(Judgement.FINE in self.pairs.get(link, ()) for link in inside):
+            if outcome is Judgement.SLOW and all(Judgement.FINE in outcomes.pairs.get(link, ()) for link in inside):
                 continue
-            groups[self._in_check_order(result.members), outcome] = None
+            groups[outcomes.in_check_order(result.members), outcome] = None
         return list(groups)
 
-    def _in_check_order(self, nodes: Iterable[str]) -> Group:
-        """Return these nodes in the order of the check."""
-        return tuple(sorted(nodes, key=self.position.__getitem__))
 
-    @cached_property
-    def compute(self) -> dict[str, list[float]]:
-        """Return the times of each node's own computation in seconds. A node without any is omitted."""
-        times_of = defaultdict[str, list[float]](list)
-        for result in self.results:
-            for member, time_s in zip(result.members, result.compute_s, strict=True):
-                if time_s is not None:
-                    times_of[member].append(time_s)
-        return times_of
+def _compute_times(results: Iterable[Measured]) -> dict[str, list[float]]:
+    """Return the times of each node's own computation in seconds. A node without any is omitted."""
+    times_of = defaultdict[str, list[float]](list)
+    for result in results:
+        for member, time_s in zip(result.members, result.compute_s, strict=True):
+            if time_s is not None:
+                times_of[member].append(time_s)
+    return times_of
 
-    @cached_property
-    def network(self) -> dict[str, float]:
-        """Return the best group time of each node in seconds, as a pair would need it. A node without any is
-        omitted.
-        """
-        best_s = dict[str, float]()
-        for result in self.groups:
-            if result.pair_s is not None:
-                for member in result.members:
-                    best_s[member] = min(result.pair_s, best_s.get(member, result.pair_s))
-        return best_s
+
+def _group_times(groups: Iterable[Measured]) -> dict[str, float]:
+    """Return the best group time of each node in seconds, as a pair would need it. A node without any is omitted."""
+    best_s = dict[str, float]()
+    for result in groups:
+        if result.pair_s is not None:
+            for member in result.members:
+                best_s[member] = min(result.pair_s, best_s.get(member, result.pair_s))
+    return best_s
 
 
 def verdict(evidence: Evidence) -> Verdict:
@@ -382,7 +398,7 @@ def _link_findings(evidence: Evidence, outcome: Judgement, cause: FaultCause) ->
     how = "fails" if outcome is Judgement.FAILED else "is slow"
     links = sorted(
         (link for link, link_outcome in evidence.links.items() if link_outcome is outcome),
-        key=lambda link: evidence.position[link[0]],
+        key=lambda link: evidence.outcomes.position[link[0]],
     )
     return tuple(Finding(link, cause, f"it {how} each time, and both ends are good with others") for link in links)
 
@@ -394,10 +410,11 @@ def _slow_findings(evidence: Evidence, cause: FaultCause) -> tuple[Finding, ...]
     """
     limits = evidence.check.limits
     if cause is FaultCause.COMPUTE_SLOW:
-        best: Mapping[str, float] = {node: min(times) for node, times in evidence.compute.items()}
+        best = {node: min(times) for node, times in _compute_times(evidence.outcomes.results).items()}
         always_slow_s, candidates = limits.compute_s, {*best} - evidence.bad
     else:
-        best, always_slow_s, candidates = evidence.network, limits.collective_s, evidence.slow_nodes
+        best = _group_times(evidence.outcomes.groups)
+        always_slow_s, candidates = limits.collective_s, evidence.slow_nodes
     sample = Sample(best.values(), limits)
     return tuple(
         Finding((node,), cause, f"{best[node]:.4g} s at best, beside the other nodes' or a floor")
@@ -411,9 +428,9 @@ def _undecided(evidence: Evidence) -> tuple[Undecided, ...]:
     undecided = []
     for group, outcome in evidence.unexplained:
         how = "failed" if outcome is Judgement.FAILED else "was slow"
-        if not evidence.fast:
+        if not evidence.outcomes.fast:
             why = f"this group {how}, and no group was fine beside which to tell why"
-        elif {*group} <= evidence.fast:
+        elif {*group} <= evidence.outcomes.fast:
             why = f"this group {how} once, and its nodes and links were fine when tried again"
         else:
             why = f"this group {how}, and no node was left to tell its members apart"
@@ -447,7 +464,7 @@ def next_groups_or_verdict(check: Check) -> Groups | Verdict:
     round_ = _Round(evidence)
     round_.add_links()
     round_.pair_suspects()
-    if evidence.fast or len(check.rounds) <= max_searches(len(check.nodes)):
+    if evidence.outcomes.fast or len(check.rounds) <= max_searches(len(check.nodes)):
         round_.search()
     round_.measure_again()
     return tuple(round_.groups) or verdict(evidence)
@@ -475,7 +492,7 @@ class _Round:
         """Add, for each unexplained group of good nodes, one pair of it that was not tested often enough."""
         evidence = self._evidence
         for group, outcome in evidence.unexplained:
-            good = evidence.working if outcome is Judgement.FAILED else evidence.fast
+            good = evidence.outcomes.working if outcome is Judgement.FAILED else evidence.outcomes.fast
             if {*group} <= good and (link := next(self._untested_links(group), None)):
                 self._add_group(*link)
 
@@ -485,7 +502,7 @@ class _Round:
         for index, node in enumerate(group):
             for other_node in group[index + 1 :]:
                 if (
-                    len(self._evidence.pairs.get((node, other_node), ())) < runs
+                    len(self._evidence.outcomes.pairs.get((node, other_node), ())) < runs
                     and self._is_free(node)
                     and self._is_free(other_node)
                 ):
@@ -497,16 +514,16 @@ class _Round:
         First, two members of an unexplained group of three are paired: this also tests their link. The members of one
         group have different priorities, so that one of them is settled before the others.
         """
-        evidence = self._evidence
+        evidence, outcomes = self._evidence, self._evidence.outcomes
         unsettled = {*evidence.unsettled}
         for node_a, node_b, _ in (group for group, _ in evidence.unexplained if len(group) == 3):
-            if (node_a, node_b) not in evidence.pairs and {node_a, node_b} <= unsettled:
+            if (node_a, node_b) not in outcomes.pairs and {node_a, node_b} <= unsettled:
                 self._add_group(node_a, node_b)
         for node in self._sort_by_slow_partners(evidence.unsettled):
-            proven = [evidence.fast] if node in evidence.working else [evidence.fast, evidence.working - evidence.fast]
+            proven = [outcomes.fast] if node in outcomes.working else [outcomes.fast, outcomes.working - outcomes.fast]
             for proven_nodes in proven:
                 if self._is_free(node) and (
-                    partner := self._nearest(node, proven_nodes - evidence.outcomes_by_partner[node].keys())
+                    partner := self._nearest(node, proven_nodes - outcomes.by_partner[node].keys())
                 ):
                     self._add_group(node, partner)
                     break
@@ -525,20 +542,21 @@ class _Round:
         unsettled = self._evidence.unsettled
         unsettled_set = {*unsettled}
         for node in unsettled:
-            partners = self._evidence.outcomes_by_partner[node]
+            partners = self._evidence.outcomes.by_partner[node]
             if self._is_free(node) and (partner := self._nearest(node, unsettled_set - partners.keys())):
                 self._add_group(node, partner)
 
     def measure_again(self) -> None:
         """Add groups for nodes whose own computation is suspicious or unknown: with a free node, or alone."""
         evidence = self._evidence
-        best = {node: min(times) for node, times in evidence.compute.items()}
+        compute_times = _compute_times(evidence.outcomes.results)
+        best = {node: min(times) for node, times in compute_times.items()}
         sample, always_slow_s = Sample(best.values(), evidence.check.limits), evidence.check.limits.compute_s
         for node in evidence.check.nodes:
-            if node in evidence.bad or not self._is_free(node) or len(evidence.compute.get(node, ())) >= PROOFS:
+            if node in evidence.bad or not self._is_free(node) or len(compute_times.get(node, ())) >= PROOFS:
                 continue
             if node not in best or sample.is_suspicious(best[node], [best[node]], always_slow_s):
-                partner = self._nearest(node, evidence.fast) or self._nearest(node, best.keys())
+                partner = self._nearest(node, evidence.outcomes.fast) or self._nearest(node, best.keys())
                 self._add_group(*((node, partner) if partner else (node,)))
 
     def _nearest(self, node: str, candidates: AbstractSet[str]) -> str | None:
@@ -549,7 +567,7 @@ class _Round:
         """
         nodes, position, excluded = (
             self._evidence.check.nodes,
-            self._evidence.position[node],
+            self._evidence.outcomes.position[node],
             self._busy | self._evidence.bad,
         )
         if candidates:
@@ -566,4 +584,4 @@ class _Round:
     def _add_group(self, *nodes: str) -> None:
         """Add a group of these nodes to this round."""
         self._busy |= {*nodes}
-        self.groups.append(tuple(sorted(nodes, key=self._evidence.position.__getitem__)))
+        self.groups.append(self._evidence.outcomes.in_check_order(nodes))

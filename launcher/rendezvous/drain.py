@@ -17,6 +17,7 @@ from dataclasses import replace
 
 from turnout.launcher.coordinator_messages import ALL, MAX_LOCATIONS, AdoptShards, Finish, Handover, Heartbeat, StopAt
 from turnout.launcher.model import Exit, Member, Reason, World
+from turnout.launcher.rendezvous.diagnosis.node_check import ready_time_s
 from turnout.launcher.rendezvous.restore.replica_placement import assign_heirs
 from turnout.launcher.rendezvous.restore.restore_plan import (
     SavedState,
@@ -27,7 +28,7 @@ from turnout.launcher.rendezvous.restore.restore_plan import (
     saved_states,
     step_to_persist,
 )
-from turnout.launcher.rendezvous.state import HandoverState, MemberState, Phase, Transition
+from turnout.launcher.rendezvous.state import HandoverState, MemberState, Phase, Transition, busy_members
 
 STEPS_AHEAD = 2  # steps between the farthest one known and the one at which all stop
 GROWTH_GRACE_S = 60.0  # seconds for a growing world to reach its stop step and save
@@ -47,9 +48,9 @@ def mark_leaving(transition: Transition, id_: str, member_state: MemberState, gr
     transition.set_member(id_, replace(member_state, leave_s=transition.now_s + grace_s))
     transition.log_event("member_leaving", Reason.DRAINED, member=member_state.member.name, grace_s=grace_s)
     phase = transition.state.phase
-    if phase is Phase.GATHERING and member_state.held_steps and transition.is_in_world(id_):
+    if phase is Phase.GATHERING and member_state.held_steps and transition.state.is_in_world(id_):
         transition.state = replace(transition.state, phase=Phase.HANDING)
-    elif not member_state.busy and not (phase in _STOP_PHASES and transition.is_in_world(id_)):
+    elif not member_state.busy and not (phase in _STOP_PHASES and transition.state.is_in_world(id_)):
         transition.send(
             (id_,), Finish(int(Exit.DRAINED), Reason.DRAINED.value, "", transition.state.checkpoints.persist_step)
         )
@@ -110,9 +111,9 @@ def _ready_newcomers(transition: Transition) -> list[float]:
     Adds a Wake effect for the time when the next one will be ready. Members that leave are omitted.
     """
     new_s = [
-        transition.ready_s(id_)
+        ready_time_s(transition, id_)
         for id_, member_state in transition.members.items()
-        if member_state.leave_s is None and not transition.is_in_world(id_)
+        if member_state.leave_s is None and not transition.state.is_in_world(id_)
     ]
     ready_s = [at_s for at_s in new_s if at_s <= transition.now_s]
     if len(ready_s) < len(new_s):
@@ -132,7 +133,7 @@ def record_heartbeat(transition: Transition, id_: str, member_state: MemberState
         )
     if beat.rank_zero is not None:
         transition.state = state = replace(state, rank_zero=beat.rank_zero)
-    if ready and state.phase is Phase.TRAINING and not transition.is_in_world(id_):
+    if ready and state.phase is Phase.TRAINING and not transition.state.is_in_world(id_):
         transition.log_event("member_ready", Reason.MEMBER_JOINED, member=member_state.member.name)
     if beat.saved > state.budget.saved_step:
         transition.state = replace(state, budget=state.budget.saved(beat.saved))
@@ -144,7 +145,7 @@ def drain(transition: Transition) -> None:
     Once no member of the world has processes, the drain ends.
     """
     state = transition.state
-    if not any(transition.is_in_world(id_) for id_ in transition.busy_members()):
+    if not any(transition.state.is_in_world(id_) for id_ in busy_members(transition.members)):
         _end_drain(transition)
     elif state.ending.stop_step is None:
         _propose_first_stop_step(transition)
@@ -172,7 +173,7 @@ def _confirm_stop_step(transition: Transition, stop_step: int) -> None:
     answers = [
         member_state.reached
         for id_, member_state in transition.members.items()
-        if member_state.busy and transition.is_in_world(id_)
+        if member_state.busy and transition.state.is_in_world(id_)
     ]
     if transition.state.ending.confirmed or any(answer is None for answer in answers):
         return
@@ -181,7 +182,7 @@ def _confirm_stop_step(transition: Transition, stop_step: int) -> None:
         _propose_stop_step(transition, farthest + STEPS_AHEAD)
     else:
         transition.state = replace(transition.state, ending=replace(transition.state.ending, confirmed=True))
-        transition.send(transition.busy_members(), StopAt(transition.world_round, stop_step, True))
+        transition.send(busy_members(transition.members), StopAt(transition.state.world_round, stop_step, True))
 
 
 def _propose_first_stop_step(transition: Transition) -> None:
@@ -190,7 +191,7 @@ def _propose_first_stop_step(transition: Transition) -> None:
     If no member reports steps, end the processes now, with the remaining time to save.
     """
     farthest = max(
-        (member_state.step for id_, member_state in transition.members.items() if transition.is_in_world(id_)),
+        (member_state.step for id_, member_state in transition.members.items() if transition.state.is_in_world(id_)),
         default=-1,
     )
     left_s = _remaining_s(transition)
@@ -212,7 +213,7 @@ def _propose_stop_step(transition: Transition, step: int) -> None:
     transition.state = replace(
         transition.state, ending=replace(transition.state.ending, stop_step=step, confirmed=False)
     )
-    transition.send(transition.busy_members(), StopAt(transition.world_round, step, False))
+    transition.send(busy_members(transition.members), StopAt(transition.state.world_round, step, False))
 
 
 def _remaining_s(transition: Transition) -> float:

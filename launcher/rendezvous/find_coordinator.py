@@ -17,7 +17,23 @@ from turnout.launcher.rendezvous.state import NO_BASE
 
 Address: TypeAlias = tuple[str, int]  # host, port
 FIRST_PAUSE_S, MAX_PAUSE_S = 0.1, 1.0  # seconds after the first lap, and after later ones at most
+MAX_LAPS = 16  # passes that are counted: the pause is the longest one long before
 LEADERLESS_S = 3.0  # seconds that a member leaves an unclaimed job to its successors
+
+
+@dataclass(frozen=True, slots=True)
+class SearchLap:
+    """One pass of a search over all addresses: what it has tried without success."""
+
+    number: int = 0  # complete passes before this one, at most MAX_LAPS
+    refused: frozenset[Address] = frozenset()  # addresses where nobody listens, so their coordinator is dead
+    silent: frozenset[Address] = frozenset()  # addresses that did not answer
+    arbiter_asked: bool = False  # the arbiter was asked
+
+    @property
+    def failed(self) -> frozenset[Address]:
+        """Return the addresses that are not tried again in this pass."""
+        return self.refused | self.silent
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +49,7 @@ class Search:
     last: Address | None = None  # address of its last coordinator
     successors: tuple[Successor, ...] = ()  # as last received
     hint: Address | None = None  # an address received from another member or the arbiter
-    refused: frozenset[Address] = frozenset()  # addresses where nobody listens, so their coordinator is dead
-    silent: frozenset[Address] = frozenset()  # addresses that did not answer
-    arbiter_asked: bool = False  # the arbiter was asked in this pass over the addresses
-    laps: int = 0  # complete ones
+    lap: SearchLap = SearchLap()
     since_s: float = 0.0  # when the search began
     handed_over: bool = False  # its coordinator has left, and base.size no longer counts it
     tries_all_addresses: bool = False  # before it leads again, since the world that it led was too small
@@ -88,9 +101,9 @@ def next_move(search: Search, now_s: float) -> Move:
         place = f" at {address[0]}:{address[1]}" if address else ""
         return GiveUp(Reason.JOIN_TIMEOUT, f"no coordinator was found{place} within {search.join_timeout_s:g} s")
     for move in _moves_of_lap(search, now_s):
-        if not isinstance(move, ConnectTo) or move.to not in search.refused | search.silent:
+        if not isinstance(move, ConnectTo) or move.to not in search.lap.failed:
             return move
-    return SearchPause(min(FIRST_PAUSE_S * 2**search.laps, MAX_PAUSE_S))
+    return SearchPause(min(FIRST_PAUSE_S * 2**search.lap.number, MAX_PAUSE_S))
 
 
 def _moves_of_lap(search: Search, now_s: float) -> Iterator[Move]:
@@ -99,7 +112,7 @@ def _moves_of_lap(search: Search, now_s: float) -> Iterator[Move]:
     yield from _moves_to_last_world(search)
     if not search.base.round and endpoint is not None:
         yield ConnectTo(endpoint)
-    if search.arbiter and not search.arbiter_asked:
+    if search.arbiter and not search.lap.arbiter_asked:
         yield AskArbiter()
     if search.host and not search.base.round:
         yield Lead()
@@ -125,14 +138,14 @@ def _moves_to_last_world(search: Search) -> Iterator[Move]:
 
 def _is_leaderless(search: Search, now_s: float) -> bool:
     """Return True if a job with an arbiter has been without a coordinator for so long that any member may lead."""
-    return search.arbiter and search.laps > 0 and now_s - search.since_s > LEADERLESS_S
+    return search.arbiter and search.lap.number > 0 and now_s - search.since_s > LEADERLESS_S
 
 
 def record_failure(search: Search, to: Address, *, refused: bool) -> Search:
     """Record that connecting to an address failed. refused: nobody listens there; else no answer came in time."""
-    if refused:
-        return replace(search, refused=search.refused | {to}, hint=None if search.hint == to else search.hint)
-    return replace(search, silent=search.silent | {to}, hint=None if search.hint == to else search.hint)
+    lap = search.lap
+    lap = replace(lap, refused=lap.refused | {to}) if refused else replace(lap, silent=lap.silent | {to})
+    return replace(search, lap=lap, hint=None if search.hint == to else search.hint)
 
 
 def record_redirect(search: Search, to: Redirect) -> Search:
@@ -142,7 +155,8 @@ def record_redirect(search: Search, to: Redirect) -> Search:
 
 def record_arbiter(search: Search, holder: Address | None) -> Search:
     """Record the arbiter's answer: the address of the round's holder, None if it named nobody."""
-    return replace(search, arbiter_asked=True, hint=holder if holder not in search.refused | search.silent else None)
+    lap = replace(search.lap, arbiter_asked=True)
+    return replace(search, lap=lap, hint=holder if holder not in lap.failed else None)
 
 
 def record_other_holder(search: Search, holder: Address | None) -> Search:
@@ -155,6 +169,4 @@ def record_other_holder(search: Search, holder: Address | None) -> Search:
 
 def next_lap(search: Search) -> Search:
     """Begin a new lap, in which every address is tried again."""
-    return replace(
-        search, refused=frozenset(), silent=frozenset(), arbiter_asked=False, hint=None, laps=min(search.laps + 1, 16)
-    )
+    return replace(search, lap=SearchLap(min(search.lap.number + 1, MAX_LAPS)), hint=None)

@@ -16,7 +16,7 @@ from zlib import crc32
 
 from turnout.launcher.coordinator_messages import Formed, LastWorld, Successor, Waiting
 from turnout.launcher.model import Exit, Member, Reason, RoundRecord, World
-from turnout.launcher.rendezvous.diagnosis.node_check import checked_members
+from turnout.launcher.rendezvous.diagnosis.node_check import checked_members, exclusion_of, is_ready
 from turnout.launcher.rendezvous.rank_assignment import addresses_by_rank, rank_members
 from turnout.launcher.rendezvous.restore.replica_placement import replica_groups
 from turnout.launcher.rendezvous.restore.restore_plan import choose_restore
@@ -31,6 +31,7 @@ from turnout.launcher.rendezvous.state import (
     State,
     StepDown,
     Transition,
+    successors_of,
 )
 
 
@@ -193,9 +194,9 @@ def _candidates(transition: Transition) -> list[MemberState]:
         for member_state in transition.members.values()
         if not member_state.busy and member_state.leave_s is None
     ]
-    not_excluded = [member_state for member_state in present if transition.exclusion(member_state.member.id) is None]
+    not_excluded = [each for each in present if exclusion_of(transition, each.member.id) is None]
     present = not_excluded if transition.state.job.elastic_spec.world_size(len(not_excluded)) else present
-    ready = [member_state for member_state in present if transition.is_ready(member_state.member.id)]
+    ready = [member_state for member_state in present if is_ready(transition, member_state.member.id)]
     return (
         ready
         if transition.state.cause.reason is Reason.MEMBER_JOINED
@@ -258,7 +259,7 @@ def _hand_over(transition: Transition, own: MemberState) -> None:
     Does nothing if there is no other member.
     """
     state = transition.state
-    for next_ in [each for each in transition.successors() if each.id != state.job.member.id][:1]:
+    for next_ in [each for each in successors_of(transition.members) if each.id != state.job.member.id][:1]:
         transition.state = replace(state, phase=Phase.OVER)
         transition.log_event("handed_over", Reason.MEMBER_LEFT, to=next_.id, round=state.round + 1)
         record = RoundRecord(state.job.run, state.round + 1, next_.id, next_.address, next_.port, state.budget)
@@ -297,7 +298,7 @@ def _old_world_is_over(transition: Transition) -> bool:
         for member_state in transition.members.values()
     )
     half_is_idle = 2 * idle_members >= state.fencing.newest_size
-    own_world_ended = 0 < state.fencing.newest_round == transition.world_round == state.fencing.ended_round
+    own_world_ended = 0 < state.fencing.newest_round == transition.state.world_round == state.fencing.ended_round
     return (
         own_world_ended
         or (half_is_idle and 0 < state.fencing.newest_round >= state.fencing.granted_before)
@@ -503,7 +504,7 @@ def form(transition: Transition) -> None:
 
 def _send_assignments(transition: Transition, world: World, base: int) -> None:
     """Send all members their place in the new world, or why they wait. base: round of the world before it, or 0."""
-    size, successors, host = len(world.members), transition.successors(), world.members[0]
+    size, successors, host = len(world.members), successors_of(transition.members), world.members[0]
     staying = {id_: member_state for id_, member_state in transition.members.items() if member_state.leave_s is None}
     held_steps = {id_: member_state.held_steps for id_, member_state in staying.items()}
     choice = choose_restore(world, held_steps, {id_: member_state.member for id_, member_state in staying.items()})
@@ -548,7 +549,7 @@ def _send_spares(transition: Transition, world: World, successors: tuple[Success
     spares = [id_ for id_ in transition.members if id_ not in world.assignments]
     for id_ in spares:
         transition.set_member(id_, replace(transition.members[id_], base=LastWorld(world.round, size, False)))
-    excluded = {id_: exclusion for id_ in spares if (exclusion := transition.exclusion(id_)) is not None}
+    excluded = {id_: exclusion for id_ in spares if (exclusion := exclusion_of(transition, id_)) is not None}
     for id_, exclusion in excluded.items():
         transition.send(
             (id_,), Waiting(world.round, size, exclusion.reason.value, exclusion.describe(transition.now_s), successors)

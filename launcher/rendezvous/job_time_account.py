@@ -43,7 +43,7 @@ def account_time(transition: Transition, before: State) -> None:
         return
     after, now_ns = transition.state, round(transition.now_s * NS)
     trained, in_world = before.phase in TRAINING_PHASES, after.phase in TRAINING_PHASES
-    new_world = in_world and transition.world_round != (before.world.round if before.world is not None else 0)
+    new_world = in_world and transition.state.world_round != (before.world.round if before.world is not None else 0)
     ledger = _add_elapsed_time(transition, before, ledger, now_ns)
     ledger = ledgers.preserve(ledger, after.budget.saved_step)
     if trained and (new_world or not in_world):

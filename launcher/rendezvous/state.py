@@ -35,7 +35,7 @@ from turnout.launcher.coordinator_messages import (
 from turnout.launcher.goodput.job_time import JobTime, RankZero
 from turnout.launcher.goodput.ledger import Ledger
 from turnout.launcher.health.hang_detector import HangAction
-from turnout.launcher.health.model import ExcludedNode, NodeCheckState
+from turnout.launcher.health.model import NodeCheckState
 from turnout.launcher.model import ElasticSpec, Exit, Member, Reason, RestartBudget, RoundRecord, World
 
 
@@ -235,6 +235,15 @@ class State:
     hanging: HangState = NO_HANG  # the current hang and what is done about it
     rank_zero: RankZero | None = None  # the newest report of rank 0, of any round; None before it has reported
     ledger: Ledger | None = None  # the job's time by kind; None if it is not measured
+
+    @property
+    def world_round(self) -> int:
+        """Return the round of the newest world formed here, 0 for none. `round` may be newer, from elsewhere."""
+        return self.world.round if self.world is not None else 0
+
+    def is_in_world(self, id_: str) -> bool:
+        """Return True if the member is in the newest world."""
+        return self.world is not None and id_ in self.world.assignments
 
 
 # Events.
@@ -445,51 +454,6 @@ class Transition:
             self._names = dict(self.state.names)
         return self._names.get(name)
 
-    @property
-    def world_round(self) -> int:
-        """Return the round of the newest world formed here, 0 for none. `state.round` may be newer, from elsewhere."""
-        return self.state.world.round if self.state.world is not None else 0
-
-    def is_in_world(self, id_: str) -> bool:
-        """Return True if the member is in the newest world."""
-        return self.state.world is not None and id_ in self.state.world.assignments
-
-    def is_ready(self, id_: str) -> bool:
-        """Return True if the member can start processes now, by its own report, and no node check excludes it.
-
-        Always True for a member of the newest world.
-        """
-        return self.ready_s(id_) <= self.now_s or self.is_in_world(id_)
-
-    def ready_s(self, id_: str) -> float:
-        """Return the time from which a world may be stopped to add this member: then it has finished its imports and is
-        no longer excluded.
-        """
-        member_state, exclusion = self.members[id_], self.exclusion(id_)
-        return member_state.ready_s if exclusion is None else max(member_state.ready_s, exclusion.until_s)
-
-    def exclusion(self, id_: str) -> ExcludedNode | None:
-        """Return this member's exclusion by a node check while it lasts, else None.
-
-        An exclusion for a bad link to a peer counts only while that peer is present.
-        """
-        checking, member = self.state.checking, self.members[id_].member
-        for exclusion in checking.excluded if checking is not None else ():
-            peer_is_back = not exclusion.unreachable_peer or self.id_of(exclusion.unreachable_peer) in self.members
-            if self.now_s < exclusion.until_s and peer_is_back and exclusion.is_of(member):
-                return exclusion
-        return None
-
-    def busy_members(self) -> list[str]:
-        """List the members that may have running processes."""
-        return [id_ for id_, member_state in self.members.items() if member_state.busy]
-
-    def successors(self) -> tuple[Successor, ...]:
-        """List the MAX_SUCCESSORS oldest members that stay, this coordinator included, for all members to know."""
-        staying = (member_state.member for member_state in self.members.values() if member_state.leave_s is None)
-        oldest = sorted(staying, key=_age)[:MAX_SUCCESSORS]
-        return tuple(Successor(member.id, member.address, member.port) for member in oldest)
-
     def wait(self, id_: str, reason: Reason, detail: str = "") -> None:
         """Tell a member that it is not in the newest world, and why."""
         fencing = self.state.fencing
@@ -507,7 +471,7 @@ class Transition:
     def end_processes(self, grace_s: float) -> None:
         """Order all members to end their processes within `grace_s` seconds. Enters STOPPING."""
         self.state = replace(self.state, phase=Phase.STOPPING, ending=Ending())
-        self.send(self.busy_members(), Stop(self.state.round, self.state.cause.reason.value, grace_s))
+        self.send(busy_members(self.members), Stop(self.state.round, self.state.cause.reason.value, grace_s))
 
     def finish(self, exit_: Exit, reason: Reason, detail: str = "") -> None:
         """End the job: tell all members, and wait at most FAREWELL_S until they have left. Enters FINISHING."""
@@ -519,6 +483,21 @@ class Transition:
         self.state = replace(self.state, phase=Phase.FINISHING, cause=cause, ending=ending)
         self.send(list(self.members), Finish(int(exit_), reason.value, detail, self.state.checkpoints.persist_step))
         self.wake(until_s)
+
+
+def busy_members(members: Mapping[str, MemberState]) -> list[str]:
+    """List the members that may have running processes. members: the present ones, by id."""
+    return [id_ for id_, member_state in members.items() if member_state.busy]
+
+
+def successors_of(members: Mapping[str, MemberState]) -> tuple[Successor, ...]:
+    """List the MAX_SUCCESSORS oldest members that stay, this coordinator included, for all members to know.
+
+    members: the present ones, by id.
+    """
+    staying = (member_state.member for member_state in members.values() if member_state.leave_s is None)
+    oldest = sorted(staying, key=_age)[:MAX_SUCCESSORS]
+    return tuple(Successor(member.id, member.address, member.port) for member in oldest)
 
 
 def could_grow_by(state: State, id_: str, now_s: float) -> bool:

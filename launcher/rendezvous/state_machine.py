@@ -83,6 +83,7 @@ from turnout.launcher.rendezvous.state import (
     StepDown,
     Transition,
     Unanswered,
+    busy_members,
 )
 
 PAUSED_SHARE = 0.5  # of the silence limit: after such a pause between two checks, this process itself was stopped
@@ -216,7 +217,8 @@ def _apply(transition: Transition, event: Event) -> None:
         case Unanswered(round=round_) if transition.state.phase is Phase.CLAIMING and round_ == transition.state.round:
             form_without_arbiter(transition)
         case Denied(holder=holder) if transition.state.phase not in (Phase.FINISHING, Phase.OVER):
-            transition.send(transition.busy_members(), Stop(transition.state.round, Reason.ROUND_LOST.value, 0.0))
+            stop = Stop(transition.state.round, Reason.ROUND_LOST.value, 0.0)
+            transition.send(busy_members(transition.members), stop)
             transition.state = replace(transition.state, phase=Phase.OVER)
             transition.log_event("stepped_down", Reason.ROUND_LOST, to=holder.coordinator, round=holder.round)
             transition.effects.append(StepDown(holder))
@@ -242,7 +244,7 @@ def _advance(transition: Transition) -> None:
         _check_training(transition)
     if transition.state.phase is Phase.DRAINING:
         drain(transition)
-    if transition.state.phase is Phase.STOPPING and not transition.busy_members():
+    if transition.state.phase is Phase.STOPPING and not busy_members(transition.members):
         end_training(transition)
     if transition.state.phase is Phase.HANDING:
         hand_over(transition)
@@ -368,13 +370,14 @@ def _answer_join(transition: Transition, member: Member, base: LastWorld) -> Non
     If it is in the world that trains but has no processes of it, the round ends.
     """
     restart_check(transition, member.id)
-    state, is_inside = transition.state, transition.state.phase in TRAINING_PHASES and transition.is_in_world(member.id)
-    if is_inside and base.busy and base.round == transition.world_round:
+    state = transition.state
+    is_inside = state.phase in TRAINING_PHASES and state.is_in_world(member.id)
+    if is_inside and base.busy and base.round == state.world_round:
         _continue_member(transition, member.id)
         return
     if base.busy:
         transition.send((member.id,), Stop(base.round, state.cause.reason.value, 0.0))
-    elif base.round == transition.world_round and transition.is_in_world(member.id):
+    elif base.round == state.world_round and state.is_in_world(member.id):
         transition.state = replace(state, fencing=replace(state.fencing, ended_round=base.round))
     if is_inside:
         if member.id not in state.ending.done:
@@ -387,7 +390,7 @@ def _continue_member(transition: Transition, id_: str) -> None:
     """Send a member that trains and has reconnected the messages that it may have missed."""
     state = transition.state
     if state.ending.stop_step is not None:
-        transition.send((id_,), StopAt(transition.world_round, state.ending.stop_step, state.ending.confirmed))
+        transition.send((id_,), StopAt(transition.state.world_round, state.ending.stop_step, state.ending.confirmed))
     if state.checkpoints.stored_step is not None:
         transition.send((id_,), state.checkpoints.stored_step)
     handle_reconnect(transition, id_)
@@ -411,7 +414,7 @@ def _handle_loss(transition: Transition, id_: str, reason: Reason) -> None:
         return
     transition.log_event("member_lost", reason, member=member_state.member.name, members=len(transition.members))
     transition.state = replace(transition.state, fencing=_fence_loss(transition, member_state))
-    if not transition.is_in_world(id_) or id_ in transition.state.ending.done:
+    if not transition.state.is_in_world(id_) or id_ in transition.state.ending.done:
         return
     if transition.state.phase in TRAINING_PHASES:
         leaves = member_state.leave_s is not None
@@ -449,7 +452,7 @@ def _handle_message(transition: Transition, id_: str, member_state: MemberState,
         case Ready(round=round_) if round_ >= member_state.busy:
             _record_ready(transition, id_, member_state, message)
         case ProcessFailed() | Reached() | StoredStepReport() if (
-            member_state.busy == message.round == transition.world_round
+            member_state.busy == message.round == transition.state.world_round
         ):
             _handle_training_message(transition, id_, member_state, message)
         case ShardsAdopted():
@@ -485,8 +488,8 @@ def _record_ready(transition: Transition, id_: str, member_state: MemberState, m
     """
     state, member = transition.state, replace(member_state.member, master_port=message.master_port, path=message.path)
     transition.set_member(id_, replace(member_state, busy=0, member=member, held_steps=message.held_steps))
-    if member_state.busy == transition.world_round and transition.is_in_world(id_):
-        transition.state = replace(state, fencing=replace(state.fencing, ended_round=transition.world_round))
+    if member_state.busy == transition.state.world_round and transition.state.is_in_world(id_):
+        transition.state = replace(state, fencing=replace(state.fencing, ended_round=transition.state.world_round))
         if state.phase in TRAINING_PHASES:
             transition.stop(Reason.MEMBER_LOST, f"{member_state.member.name} has ended its processes")
 
@@ -512,7 +515,7 @@ def _record_success(transition: Transition, id_: str, member_state: MemberState,
     """Record that all processes of a member have succeeded; `_check_training` ends the job after the last one."""
     state = transition.state
     transition.set_member(id_, replace(member_state, busy=0, held_steps=message.held_steps))
-    if message.round == transition.world_round and transition.is_in_world(id_):
+    if message.round == transition.state.world_round and transition.state.is_in_world(id_):
         transition.state = replace(state, fencing=replace(state.fencing, ended_round=message.round))
         if state.phase in TRAINING_PHASES:
             transition.state = replace(transition.state, ending=replace(state.ending, done=state.ending.done | {id_}))

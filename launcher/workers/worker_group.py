@@ -14,7 +14,7 @@ from typing import Protocol
 import msgspec
 
 from turnout.launcher.checkpoint.arena.arena_files import memory_folder, private_folder
-from turnout.launcher.checkpoint.daemon.agent_client import AgentClient, FetchFailed
+from turnout.launcher.checkpoint.daemon.agent_client import AgentClient, ChildDaemon, FetchFailed
 from turnout.launcher.coordinator_messages import (
     FETCH_DISABLED,
     Formed,
@@ -28,7 +28,6 @@ from turnout.launcher.event_log import EventLog
 from turnout.launcher.goodput.job_time import RankZero
 from turnout.launcher.health.hang_monitor.monitor import HangMonitor, RunningWorkers
 from turnout.launcher.health.hang_monitor.progress import PROGRESS, StepCounters
-from turnout.launcher.health.hang_monitor.stack_capture import CapturedStack
 from turnout.launcher.settings import ScriptKind, Settings
 from turnout.launcher.workers import numa as numa
 from turnout.launcher.workers.forkserver.server import DEFAULT
@@ -54,12 +53,151 @@ _COMMAND_KINDS = {
 }
 
 
+class WorkerProgress:
+    """The steps of this member's processes, as the agent reads and stops them. Here: of processes that report none."""
+
+    stop_ordered = False  # the processes of this round were told to stop for another world
+
+    def steps(self) -> tuple[int, int]:
+        """Return the newest step that all processes have done, and the newest saved one; -1 for none."""
+        return -1, -1
+
+    def rank_zero(self) -> RankZero | None:
+        """Return the progress of the process of rank 0, None if it does not run here."""
+        return None
+
+    def stop_at(self, step: int, *, sure: bool) -> int:
+        """Make all processes stop after this step. Return the farthest step that one may have begun, -1 if unknown.
+
+        sure: the step is confirmed; otherwise a process that reaches it waits.
+        """
+        return -1
+
+
+class CountedProgress(WorkerProgress):
+    """The steps of a round's processes by the counters that they write. folder: of the counters."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.counters: StepCounters | None = None  # None before the first round
+        self._measured_round = 0  # the round in which rank 0 runs here, 0 if it does not
+
+    def begin(self, formed: Formed, processes: int) -> StepCounters:
+        """Make the counters of a round with this many processes, and return them. Raises OSError if they cannot be
+        made.
+        """
+        self.close()
+        self.counters, self.stop_ordered = StepCounters(self._folder, processes), False
+        self._measured_round = formed.round if formed.first_rank == 0 else 0
+        return self.counters
+
+    def steps(self) -> tuple[int, int]:
+        """Return the newest step that all processes have done, and the newest saved one; -1 for none."""
+        return (-1, -1) if self.counters is None else (self.counters.done(), self.counters.saved())
+
+    def rank_zero(self) -> RankZero | None:
+        """Return the progress of the process of rank 0, None if it does not run here."""
+        if self.counters is None or not self._measured_round:
+            return None
+        return self.counters.rank_zero(self._measured_round)
+
+    def stop_at(self, step: int, *, sure: bool) -> int:
+        """Make all processes stop after this step. Return the farthest step that one may have begun.
+
+        -1 before the first round. sure: the step is confirmed; otherwise a process that reaches it waits.
+        """
+        self.stop_ordered = True
+        return -1 if self.counters is None else self.counters.stop_at(step, sure=sure)
+
+    def close(self) -> None:
+        """Close the counters of the last round."""
+        if self.counters is not None:
+            self.counters.close()
+
+
+class WorkerMemory:
+    """The checkpoints that this member holds in memory. Here: of a member that holds none."""
+
+    async def held_steps(self) -> tuple[HeldStep, ...]:
+        """List what all processes of this member hold in memory. Call it while none of them runs."""
+        return ()
+
+    async def hand_over(self, order: Handover) -> None:
+        """Adopt the shards that the order names, or store what other members will keep. No process runs."""
+
+    async def persist(self, step: int) -> None:
+        """Store this step at the end of the job: the newest that all members hold, -1 for none."""
+
+
+class DaemonMemory(WorkerMemory):
+    """The checkpoints that the checkpoint daemon holds for this many processes."""
+
+    def __init__(self, daemon: AgentClient, processes: int, log_event: EventLog) -> None:
+        self._daemon, self._processes, self._log_event = daemon, processes, log_event
+        self._fetch_failed = False  # a fetch failed: do not try it again
+
+    async def restore(self, formed: Formed) -> None:
+        """Let the daemon prepare the step that the world restores: fetch missing shards into memory.
+
+        Raises FetchFailed if one of them cannot be fetched. After a failed fetch, this member reports FETCH_DISABLED
+        until a fetch is not needed.
+        """
+        restore_place = RestorePlace(
+            formed.round,
+            formed.first_rank,
+            self._processes,
+            formed.ranks,
+            formed.saved_round,
+            formed.replicated,
+            formed.fetch_from,
+            formed.replica_group,
+            formed.saved_by,
+            formed.locations,
+        )
+        try:
+            await self._daemon.restore(formed.restore_step, restore_place, formed.persist_step)
+        except FetchFailed as error:
+            self._fetch_failed = True
+            self._log_event("fetch_failed", {"step": formed.restore_step, "round": formed.round, "detail": str(error)})
+            raise
+        self._fetch_failed = False
+
+    async def agree_stored(self, round_: int, agree: AgreeStored) -> StoredStepReport:
+        """Report the step that this member sees in storage, and return the one that all ranks read.
+
+        round_: the round that restores it. agree: reports it to the coordinator, and waits for the answer.
+        """
+        stored = await self._daemon.stored_step()
+        return await agree(StoredStepReport(round_, stored.target, stored.step))
+
+    async def held_steps(self) -> tuple[HeldStep, ...]:
+        """List what all processes of this member hold in memory, hashed, and the replicas kept for others.
+
+        After a failed fetch FETCH_DISABLED comes last.
+        """
+        steps = await self._daemon.held_steps(self._processes)
+        return (*steps, FETCH_DISABLED) if self._fetch_failed else steps
+
+    async def hand_over(self, order: Handover) -> None:
+        """Adopt the shards that the order names, or store what other members will keep."""
+        await (self._daemon.adopt_shards(order) if order.shards else self._daemon.persist(order.step))
+
+    async def persist(self, step: int) -> None:
+        """Store this step at the end of the job: the newest that all members hold, -1 for none."""
+        if step >= 0:
+            await self._daemon.persist(step)
+
+
 class WorkerBackend(Protocol):
     """Starts and stops the processes of this member: a WorkerGroup, or torch's own agent.
 
     The methods with a body here are the defaults of a back-end without preloading, progress reports and memory
     checkpoints.
     """
+
+    progress: WorkerProgress = WorkerProgress()
+    memory: WorkerMemory = WorkerMemory()
+    hangs: HangMonitor | None = None  # None if nobody watches the processes
 
     async def warm(self) -> None:
         """Import modules ahead, so that the first processes start quickly."""
@@ -84,41 +222,6 @@ class WorkerBackend(Protocol):
 
         sig: sent first. Returns the processes of the round that have ended, the first one first.
         """
-
-    def steps(self) -> tuple[int, int]:
-        """Return the newest step that all processes have done, and the newest saved one; -1 for none."""
-        return -1, -1
-
-    def rank_zero(self) -> RankZero | None:
-        """Return the progress of the process of rank 0, None if it does not run here."""
-        return None
-
-    def stop_at(self, step: int, *, sure: bool) -> int:
-        """Make all processes stop after this step. Return the farthest step that one may have begun, -1 if unknown."""
-        return -1
-
-    def hanging(self) -> Mapping[int, str]:
-        """Return the reasons of processes that hang now, by local rank."""
-        return {}
-
-    async def capture_stacks(self) -> Mapping[int, CapturedStack]:
-        """Take the stack traces of all running processes, by local rank."""
-        return {}
-
-    async def held_steps(self, *, if_stopped: bool = False) -> tuple[HeldStep, ...]:
-        """List what all processes of this member hold in memory. Call it while none of them runs.
-
-        if_stopped: return nothing unless they were told to stop for another world.
-        """
-        return ()
-
-    async def hand_over(self, order: Handover) -> None:
-        """Adopt the shards that the order names, or store what other members will keep. No process runs."""
-        return
-
-    async def persist(self, step: int) -> None:
-        """Store this step at the end of the job: the newest that all members hold, -1 for none."""
-        return
 
     async def close(self, *, done: bool = False, by_s: float | None = None) -> None:
         """End everything. done: the whole job is over, so nobody will restore what is held.
@@ -156,15 +259,13 @@ class WorkerGroup(WorkerBackend):
         self._run_folder = ""
         memory = memory_folder(env)
         self._folder = private_folder(memory)
-        self._counters: StepCounters | None = None
-        self._measured_round = 0  # the round in which rank 0 runs here, 0 if it does not
+        self.progress: CountedProgress = CountedProgress(Path(self._folder.name))
         self._stored: dict[str, str] = {}
-        self._stop_ordered = False
-        self._fetch_failed = False  # a fetch failed: do not try it again
-        self._hang_monitor = HangMonitor(settings.hangs, log_event)
-        self._daemon = AgentClient(
+        self.hangs: HangMonitor = HangMonitor(settings.hangs, log_event)
+        self._daemon = ChildDaemon(
             Path(self._folder.name), memory, *_memory_owner(settings, hostname), log_event, endpoint, token
         )
+        self.memory: DaemonMemory = DaemonMemory(AgentClient(self._daemon, log_event), processes, log_event)
         self._backend = WorkerProcesses(
             fork=settings.start.fork and settings.command.kind in (ScriptKind.SCRIPT, ScriptKind.MODULE),
             preload=(*DEFAULT, *settings.start.preload),
@@ -176,13 +277,13 @@ class WorkerGroup(WorkerBackend):
     async def warm(self) -> None:
         """Import modules ahead while other members are still joining."""
         await self._daemon.listen()
-        await self._backend.warm()
+        await self._backend.warm_parent.start()
 
     def importing_s(self) -> float:
         """Return an upper bound of the seconds until processes can be forked; 0 if they can be forked now, or if they
         are not forked.
         """
-        return self._backend.importing_s()
+        return self._backend.warm_parent.importing_s()
 
     async def start(self, formed: Formed, agree_stored: AgreeStored) -> None:
         """Agree on the step to restore, fetch it into memory, and start all processes of a round.
@@ -200,68 +301,33 @@ class WorkerGroup(WorkerBackend):
         attempt = ""
         if self._run_folder:
             attempt = await asyncio.to_thread(make_attempt, self._run_folder, formed.budget.total, self.processes)
-        await self._hang_monitor.end()
-        if self._counters is not None:
-            self._counters.close()
-        self._counters, self._stop_ordered = StepCounters(Path(self._folder.name), self.processes), False
-        self._measured_round = formed.round if formed.first_rank == 0 else 0
-        stored = (
-            await self._agreed_stored(formed, agree_stored) if formed.check_storage else StoredStepReport(formed.round)
-        )
+        await self.hangs.end()
+        counters = self.progress.begin(formed, self.processes)
+        stored = StoredStepReport(formed.round)
+        if formed.check_storage:
+            stored = await self.memory.agree_stored(formed.round, agree_stored)
         if stored.step > formed.restore_step:
             self._log_event(
                 "memory_outdated", {"step": formed.restore_step, "stored": stored.step, "target": stored.target}
             )
             formed = _from_storage(formed, stored.step)
-        await self._restore_memory(formed)
+        await self.memory.restore(formed)
         if formed.restore_step < 0 and not formed.check_storage:
-            stored = await self._agreed_stored(formed, agree_stored)
+            stored = await self.memory.agree_stored(formed.round, agree_stored)
         reads_storage = formed.restore_step < 0 and stored.target
         self._stored = {STORED: str(stored.step), STORED_IN: stored.target} if reads_storage else {}
-        await self._backend.start([self._order(formed, rank, attempt) for rank in range(self.processes)])
-        self._hang_monitor.begin(RunningWorkers(self._counters, self._backend.pids, formed.first_rank, formed.ranks))
+        await self._backend.start([self._order(formed, rank, attempt, counters) for rank in range(self.processes)])
+        self.hangs.begin(RunningWorkers(counters, self._backend.pids, formed.first_rank, formed.ranks))
 
-    async def _restore_memory(self, formed: Formed) -> None:
-        """Let the daemon prepare the step that the world restores: fetch missing shards into memory.
-
-        Raises FetchFailed if one of them cannot be fetched. After a failed fetch, this member reports FETCH_DISABLED
-        until a fetch is not needed.
-        """
-        restore_place = RestorePlace(
-            formed.round,
-            formed.first_rank,
-            self.processes,
-            formed.ranks,
-            formed.saved_round,
-            formed.replicated,
-            formed.fetch_from,
-            formed.replica_group,
-            formed.saved_by,
-            formed.locations,
-        )
-        try:
-            await self._daemon.restore(formed.restore_step, restore_place, formed.persist_step)
-        except FetchFailed as error:
-            self._fetch_failed = True
-            self._log_event("fetch_failed", {"step": formed.restore_step, "round": formed.round, "detail": str(error)})
-            raise
-        self._fetch_failed = False
-
-    async def _agreed_stored(self, formed: Formed, agree_stored: AgreeStored) -> StoredStepReport:
-        """Report the step that this member sees in storage, and return the one that all ranks read."""
-        stored = await self._daemon.stored_step()
-        return await agree_stored(StoredStepReport(formed.round, stored.target, stored.step))
-
-    def _order(self, formed: Formed, local_rank: int, attempt: str) -> SpawnSpec:
+    def _order(self, formed: Formed, local_rank: int, attempt: str, counters: StepCounters) -> SpawnSpec:
         """Return how one worker process is started: command, environment, output files and CPUs.
 
-        attempt: folder of this attempt's logs, "" for none.
+        attempt: folder of this attempt's logs, "" for none. counters: of this round.
         """
-        assert self._counters is not None
         command, rank = self._settings.command, formed.first_rank + local_rank
         errors = error_file(attempt, local_rank)
         env = of_process(self._env, self._job, formed, self.processes, local_rank, error_file=errors)
-        env |= {PROGRESS: str(self._counters.paths[local_rank]), **self._daemon.environment, **self._stored}
+        env |= {PROGRESS: str(counters.paths[local_rank]), **self._daemon.environment, **self._stored}
         out, err = streams_of(self._outputs, attempt, local_rank, rank=rank, hostname=self._hostname)
         argv = of_rank((command.program, *command.arguments), local_rank)
         return SpawnSpec(
@@ -306,63 +372,16 @@ class WorkerGroup(WorkerBackend):
 
         Returns the processes of the round that have ended, the first one first.
         """
-        await self._hang_monitor.end()
+        await self.hangs.end()
         return await self._backend.stop(sig, grace_s)
-
-    def steps(self) -> tuple[int, int]:
-        """Return the newest step that all processes have done, and the newest saved one; -1 for none."""
-        return (-1, -1) if self._counters is None else (self._counters.done(), self._counters.saved())
-
-    def rank_zero(self) -> RankZero | None:
-        """Return the progress of the process of rank 0, None if it does not run here."""
-        if self._counters is None or not self._measured_round:
-            return None
-        return self._counters.rank_zero(self._measured_round)
-
-    def stop_at(self, step: int, *, sure: bool) -> int:
-        """Make all processes stop after this step. Return the farthest step that one may have begun.
-
-        -1 before the first round. sure: the step is confirmed; otherwise a process that reaches it waits.
-        """
-        self._stop_ordered = True
-        return -1 if self._counters is None else self._counters.stop_at(step, sure=sure)
-
-    def hanging(self) -> Mapping[int, str]:
-        """Return the reasons of processes that hang now, by local rank."""
-        return self._hang_monitor.hanging
-
-    async def capture_stacks(self) -> Mapping[int, CapturedStack]:
-        """Take the stack traces of all running processes, by local rank."""
-        return await self._hang_monitor.capture_stacks()
-
-    async def held_steps(self, *, if_stopped: bool = False) -> tuple[HeldStep, ...]:
-        """List what all processes of this member hold in memory, hashed, and the replicas kept for others.
-
-        After a failed fetch FETCH_DISABLED comes last. if_stopped: return () unless they were told to stop for another
-        world.
-        """
-        if if_stopped and not self._stop_ordered:
-            return ()
-        steps = await self._daemon.held_steps(self.processes)
-        return (*steps, FETCH_DISABLED) if self._fetch_failed else steps
-
-    async def hand_over(self, order: Handover) -> None:
-        """Adopt the shards that the order names, or store what other members will keep."""
-        await (self._daemon.adopt_shards(order) if order.shards else self._daemon.persist(order.step))
-
-    async def persist(self, step: int) -> None:
-        """Store this step at the end of the job: the newest that all members hold, -1 for none."""
-        if step >= 0:
-            await self._daemon.persist(step)
 
     async def close(self, *, done: bool = False, by_s: float | None = None) -> None:
         """End everything. done: nobody will restore what is held. by_s: the deadline on the event loop's clock."""
-        await self._hang_monitor.end()
+        await self.hangs.end()
         await self._backend.stop(signal.SIGTERM, 0.0)
         await self._daemon.close(done=done, by_s=by_s)  # before the last leftover processes are killed
         await self._backend.close()
-        if self._counters is not None:
-            self._counters.close()
+        self.progress.close()
         self._folder.cleanup()
 
 

@@ -244,6 +244,121 @@ PATIENCE_S = 120.0  # seconds for imports: from a cold disk torch takes a minute
 STUCK_S = 10.0  # seconds for a killed process to end, and for a parent to answer
 
 
+class WarmParent:
+    """The parent that has imported the modules of training scripts: started ahead, and replaced after its death.
+
+    enabled: False to fork nothing; it becomes False if the parent cannot be used. modules: that it imports. patience_s:
+    time for the imports. open_parent: starts a parent with these modules. `parent`: None while there is none.
+    """
+
+    def __init__(
+        self,
+        enabled: bool,
+        modules: tuple[str, ...],
+        patience_s: float,
+        open_parent: Callable[[Sequence[str]], Awaitable[ForkserverClient]],
+        log_event: EventLog,
+    ) -> None:
+        self.enabled, self._modules, self._patience_s = enabled, modules, patience_s
+        self._open_parent, self._log_event = open_parent, log_event
+        self.parent: ForkserverClient | None = None
+        self._reported_parent: ForkserverClient | None = None  # the last parent that has been reported ready
+        # One start at a time: after a lost parent and for a new round, both may want one.
+        self._starting = asyncio.Lock()
+        self._lost = 0
+
+    async def start(self) -> None:
+        """Start the parent without waiting for its imports. A failure is logged, and processes are not forked then."""
+        async with self._starting:
+            if self.enabled and self.parent is None:
+                try:
+                    self.parent = await self._open_parent(self._modules)
+                except OSError as error:
+                    self.enabled = False
+                    self._log_event("parent_failed", {"why": str(error)})
+
+    def importing_s(self) -> float:
+        """Return an upper bound of the seconds that a start would wait for the warm parent's imports, 0 for none."""
+        parent = self.parent
+        return 0.0 if parent is None or not self._modules or parent.ready.done() else self._remaining_s(parent)
+
+    def _remaining_s(self, parent: ForkserverClient) -> float:
+        """Return the seconds that remain for a parent's imports, >= 0."""
+        return max(parent.opened_s + self._patience_s - asyncio.get_running_loop().time(), 0.0)
+
+    async def wait(self) -> ForkserverClient | None:
+        """Wait for the warm forkserver's imports and return it; None if there is none or it has died.
+
+        A forkserver that takes longer than `patience_s` is closed, and processes are not forked any more.
+        """
+        await self.start()
+        parent = self.parent
+        if parent is None:
+            return None
+        try:
+            ready = await asyncio.wait_for(asyncio.shield(parent.ready), self._remaining_s(parent))
+        except TimeoutError:
+            self.enabled, self.parent = False, None
+            self._log_event(
+                "parent_failed", {"why": f"it has not imported {', '.join(self._modules)} in {self._patience_s} s"}
+            )
+            await parent.close()
+            return None
+        if ready is not None and self._reported_parent is not parent:
+            self._reported_parent = parent
+            self._log_event("parent_ready", {"pid": parent.pid, "took_s": ready.took_s})
+            for module, why in ready.failed.items():
+                self._log_event("preload_failed", {"module": module, "why": why})
+        return None if ready is None else parent
+
+    async def replace(self) -> None:
+        """Start another parent after the unexpected death of this one, unless MAX_PARENTS have died."""
+        self.parent, self._lost = None, self._lost + 1
+        if self._lost >= MAX_PARENTS:
+            self.enabled = False
+        await self.start()
+
+    async def close(self) -> None:
+        """End the parent at once. No other one is started."""
+        self.enabled = False
+        async with self._starting:
+            pass  # one that is being started takes its place, and is closed like the others
+        if self.parent is not None:
+            await self.parent.close()
+        self.parent = None
+
+
+class RoundExits:
+    """How the processes of one round have ended. specs: of these processes."""
+
+    def __init__(self, specs: Sequence[SpawnSpec] = ()) -> None:
+        self._specs = {spec.local_rank: spec for spec in specs}
+        self._exits: dict[int, Exited] = {}  # in the order of their ends
+        self._changed = asyncio.Event()
+
+    def record(self, exited: Exited) -> None:
+        """Record how a process ended; a second report of the same process changes nothing."""
+        self._exits.setdefault(exited.local_rank, exited)
+        self._changed.set()
+
+    async def wait(self) -> None:
+        """Wait until a process has failed or all have ended."""
+        while not any(each.failed for each in self._exits.values()) and len(self._exits) < len(self._specs):
+            self._changed.clear()
+            await self._changed.wait()
+
+    async def report(self) -> tuple[Exited, ...]:
+        """Return the exits of all processes that have ended, the first one first.
+
+        A failed process gets the error text that it wrote to its file, if it wrote one.
+        """
+        for rank, exited in list(self._exits.items()):
+            file = self._specs[rank].error_file
+            if exited.failed and file and not exited.error_file and (raw := await asyncio.to_thread(read_error, file)):
+                self._exits[rank] = replace(exited, error=error_text(raw), error_file=file)
+        return tuple(self._exits.values())
+
+
 class WorkerProcesses:
     """Runs the processes of one agent. Each round calls start, ended and stop.
 
@@ -264,48 +379,20 @@ class WorkerProcesses:
         stuck_s: float = STUCK_S,
         patience_s: float = PATIENCE_S,
     ) -> None:
-        self._fork, self._preload, self._log_event = fork, tuple(preload), log_event
-        self._timeout_s, self._stuck_s, self._patience_s = shutdown_timeout_s, stuck_s, patience_s
+        self._timeout_s, self._stuck_s, self._log_event = shutdown_timeout_s, stuck_s, log_event
         self._env = dict(os.environ if env is None else env)
-        self._warm: ForkserverClient | None = None
+        self.warm_parent = WarmParent(fork, tuple(preload), patience_s, self._open, log_event)
         self._plain: ForkserverClient | None = None
-        self._reported_parent: ForkserverClient | None = None  # the last parent that has been reported ready
-        # One start at a time: after a lost parent and for a new round, both may want one.
-        self._warming = asyncio.Lock()
-        self._lost = 0
-        self._specs: dict[int, SpawnSpec] = {}
-        self._ended: dict[int, Exited] = {}  # in the order of their ends
-        self._changed = asyncio.Event()
+        self._exits = RoundExits()
         self._tails: Tails | None = None
         adopt_orphans()
-
-    async def warm(self) -> None:
-        """Start the warm forkserver without waiting for its imports. A failure is logged, and processes are not forked
-        then.
-        """
-        async with self._warming:
-            if self._fork and self._warm is None:
-                try:
-                    self._warm = await self._open(self._preload)
-                except OSError as error:
-                    self._fork = False
-                    self._log_event("parent_failed", {"why": str(error)})
-
-    def importing_s(self) -> float:
-        """Return an upper bound of the seconds that a start would wait for the warm parent's imports, 0 for none."""
-        parent = self._warm
-        return 0.0 if parent is None or not self._preload or parent.ready.done() else self._remaining_s(parent)
-
-    def _remaining_s(self, parent: ForkserverClient) -> float:
-        """Return the seconds that remain for a parent's imports, >= 0."""
-        return max(parent.opened_s + self._patience_s - asyncio.get_running_loop().time(), 0.0)
 
     async def _open(self, modules: Sequence[str]) -> ForkserverClient:
         """Start a parent process that imports these modules, and return without waiting for the imports.
 
         If this task is cancelled meanwhile, the parent is closed first.
         """
-        parent = ForkserverClient(modules, self._env, self._on_ended, self._on_lost, self._stuck_s)
+        parent = ForkserverClient(modules, self._env, self._record_exit, self._on_lost, self._stuck_s)
         opening = asyncio.create_task(parent.open())
         try:
             await asyncio.shield(opening)
@@ -321,61 +408,32 @@ class WorkerProcesses:
         specs: one for each local rank. A process that cannot be started raises nothing: `ended` returns it with an exit
         code. Raises OSError if not even the forkserver that starts fresh interpreters can be started.
         """
-        if alive := self.alive():
-            raise StillRunning(f"{alive} processes of the last round are alive")
+        if alive := self.pids():
+            raise StillRunning(f"{len(alive)} processes of the last round are alive")
         await self._close_tails()
-        self._specs, self._ended = {spec.local_rank: spec for spec in specs}, {}
-        self._tails = Tails(specs, sys.stdout, sys.stderr)
-        refused = await self._start_forks()
+        self._exits, self._tails = RoundExits(specs), Tails(specs, sys.stdout, sys.stderr)
+        refused = await self._start_forks(specs)
         for why in sorted(set(refused.values())):
             ranks = sorted(rank for rank, reason in refused.items() if reason == why)
             self._log_event("processes_spawned", {"local_ranks": ranks, "why": why})
-        await self._spawn([self._specs[rank] for rank in sorted(refused)])
+        by_rank = {spec.local_rank: spec for spec in specs}
+        await self._spawn([by_rank[rank] for rank in sorted(refused)])
 
-    async def _start_forks(self) -> dict[int, str]:
+    async def _start_forks(self, specs: Sequence[SpawnSpec]) -> dict[int, str]:
         """Fork the processes that can be forked. Return, by local rank, why the others could not be forked."""
-        if not self._fork:
-            return dict.fromkeys(self._specs, "forking is off")
-        refused = {
-            rank: why
-            for rank, spec in self._specs.items()
-            if (why := why_not_forkable(spec, self._env, sys.executable))
-        }
-        if len(refused) == len(self._specs):
+        if not self.warm_parent.enabled:
+            return {spec.local_rank: "forking is off" for spec in specs}
+        refused = {spec.local_rank: why for spec in specs if (why := why_not_forkable(spec, self._env, sys.executable))}
+        if len(refused) == len(specs):
             return refused
-        forks = [spec for rank, spec in self._specs.items() if rank not in refused]
-        parent = await self._wait_warm_parent()
+        forks = [spec for spec in specs if spec.local_rank not in refused]
+        parent = await self.warm_parent.wait()
         if parent is None:
             return refused | {spec.local_rank: "the forkserver is not ready" for spec in forks}
         answer = await parent.start([_task(each, ()) for each in forks])
         if answer is None:
             return refused | {spec.local_rank: "the forkserver died" for spec in forks}
         return refused | answer.refused
-
-    async def _wait_warm_parent(self) -> ForkserverClient | None:
-        """Wait for the warm forkserver's imports and return it; None if there is none or it has died.
-
-        A forkserver that takes longer than `patience_s` is closed, and processes are not forked any more.
-        """
-        await self.warm()
-        parent = self._warm
-        if parent is None:
-            return None
-        try:
-            ready = await asyncio.wait_for(asyncio.shield(parent.ready), self._remaining_s(parent))
-        except TimeoutError:
-            self._fork, self._warm = False, None
-            self._log_event(
-                "parent_failed", {"why": f"it has not imported {', '.join(self._preload)} in {self._patience_s} s"}
-            )
-            await parent.close()
-            return None
-        if ready is not None and self._reported_parent is not parent:
-            self._reported_parent = parent
-            self._log_event("parent_ready", {"pid": parent.pid, "took_s": ready.took_s})
-            for module, why in ready.failed.items():
-                self._log_event("preload_failed", {"module": module, "why": why})
-        return None if ready is None else parent
 
     async def _spawn(self, specs: Sequence[SpawnSpec]) -> None:
         """Start worker processes with a fresh interpreter each.
@@ -391,48 +449,27 @@ class WorkerProcesses:
         for spec in specs:
             if answer is None or spec.local_rank in answer.refused:
                 why = "the forkserver died" if answer is None else answer.refused[spec.local_rank]
-                self._record_exit(Exited(spec.local_rank, 0, CANNOT_RUN, error=why))
+                self._exits.record(Exited(spec.local_rank, 0, CANNOT_RUN, error=why))
 
-    def _on_ended(self, message: Ended) -> None:
+    def _record_exit(self, message: Ended) -> None:
         """Record the end of a process that a parent reports."""
         sig = signal.Signals(-message.code).name if message.code < 0 else ""
-        self._record_exit(Exited(message.local_rank, message.pid, message.code, sig, stuck=message.stuck))
-
-    def _record_exit(self, exited: Exited) -> None:
-        """Record how a process ended; a second report of the same process changes nothing."""
-        self._ended.setdefault(exited.local_rank, exited)
-        self._changed.set()
+        self._exits.record(Exited(message.local_rank, message.pid, message.code, sig, stuck=message.stuck))
 
     async def _on_lost(self, parent: ForkserverClient) -> None:
-        """Handle the unexpected death of a forkserver. A warm one is replaced, unless MAX_PARENTS have died."""
+        """Handle the unexpected death of a forkserver. A warm one is replaced."""
         self._log_event("parent_lost", {"pid": parent.pid, "code": parent.code})
         if parent is self._plain:
             self._plain = None
-        if parent is self._warm:
-            self._warm, self._lost = None, self._lost + 1
-            if self._lost >= MAX_PARENTS:
-                self._fork = False
-            await self.warm()
+        if parent is self.warm_parent.parent:
+            await self.warm_parent.replace()
 
     async def ended(self) -> tuple[Exited, ...]:
         """Wait until a process has failed or all have succeeded. Return the ended processes, the first one first."""
-        while not any(each.failed for each in self._ended.values()) and len(self._ended) < len(self._specs):
-            self._changed.clear()
-            await self._changed.wait()
+        await self._exits.wait()
         if self._tails is not None:
             await self._tails.catch_up()
-        return await self._report_ended()
-
-    async def _report_ended(self) -> tuple[Exited, ...]:
-        """Return the exits of all processes that have ended, the first one first.
-
-        A failed process gets the error text that it wrote to its file, if it wrote one.
-        """
-        for rank, exited in list(self._ended.items()):
-            file = self._specs[rank].error_file
-            if exited.failed and file and not exited.error_file and (raw := await asyncio.to_thread(read_error, file)):
-                self._ended[rank] = replace(exited, error=error_text(raw), error_file=file)
-        return tuple(self._ended.values())
+        return await self._exits.report()
 
     async def stop(self, sig: int = signal.SIGTERM, grace_s: float | None = None) -> tuple[Exited, ...]:
         """Signal every process group, and kill all processes that remain after `grace_s`, with all their descendants.
@@ -441,35 +478,29 @@ class WorkerProcesses:
         let end are marked stuck.
         """
         grace_s = self._timeout_s if grace_s is None else grace_s
-        parents = [parent for parent in (self._warm, self._plain) if parent is not None]
+        parents = [parent for parent in (self.warm_parent.parent, self._plain) if parent is not None]
         for answer in await asyncio.gather(*(parent.stop(sig, grace_s) for parent in parents)):
             if answer is not None and answer.orphans:
                 self._log_event("orphans_killed", {"names": list(answer.orphans)})
         for parent in parents:
             for pid, rank in parent.running.items():  # only if even the parent's death has not ended them
-                self._record_exit(Exited(rank, pid, -signal.SIGKILL, stuck=True))
+                self._exits.record(Exited(rank, pid, -signal.SIGKILL, stuck=True))
         await self._close_tails()
-        return await self._report_ended()
-
-    def alive(self) -> int:
-        """Return the number of running processes."""
-        return len(self.pids())
+        return await self._exits.report()
 
     def pids(self) -> dict[int, int]:
         """Return the pids of running processes by local rank."""
-        parents = [parent for parent in (self._warm, self._plain) if parent is not None]
+        parents = [parent for parent in (self.warm_parent.parent, self._plain) if parent is not None]
         return {local_rank: pid for parent in parents for pid, local_rank in parent.running.items()}
 
     async def close(self) -> None:
         """End everything at once, including the parents."""
-        self._fork = False
+        self.warm_parent.enabled = False  # its death is not followed by another parent
         await self.stop(signal.SIGKILL, 0.0)
-        async with self._warming:
-            pass  # one that is being started takes its place, and is closed like the others
-        for parent in (self._warm, self._plain):
-            if parent is not None:
-                await parent.close()
-        self._warm = self._plain = None
+        await self.warm_parent.close()
+        if self._plain is not None:
+            await self._plain.close()
+        self._plain = None
 
     async def _close_tails(self) -> None:
         """Show the rest of the output of the last round, and close its files."""

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from turnout.preprocess.errors import BadOption
-from turnout.preprocess.options import Options, TokenizerType
+from turnout.preprocess.options import TokenizerFiles, TokenizerType
 from turnout.preprocess.tokenizers.settings import TIKTOKEN_PATTERNS, EncoderSettings, Vocabulary
 
 END_OF_TEXT = "<|endoftext|>"
@@ -24,34 +24,32 @@ _PUBLISHED_RANKS = {100256: (100257, 100277), 199998: (199999, 200019)}
 ReadBytes = Callable[[str], bytes]  # returns the content of a file
 
 
-def load_tokenizer(options: Options, read: ReadBytes, is_folder: Callable[[str], bool]) -> EncoderSettings:
-    """Return the tokenizer that the options describe, with its files as bytes, for the reference engine.
+def load_tokenizer(files: TokenizerFiles, read: ReadBytes, is_folder: Callable[[str], bool]) -> EncoderSettings:
+    """Return the tokenizer of these files, with their content as bytes, for the reference engine.
 
     read: returns the content of a file; raises OSError, for a missing file FileNotFoundError (a folder of
     HFGPT2Tokenizer without tokenizer.json is then read by vocab.json and merges.txt). is_folder: returns True if a path
     is a folder. Raises BadOption if an option is missing, or if a file is missing or wrong; the message names it.
     """
-    match options.tokenizer_type:
+    match files.kind:
         case TokenizerType.CHAR_LEVEL:
             return EncoderSettings(Vocabulary.UTF8_BYTES, b"", CHAR_LEVEL_SIZE, eod=CHAR_LEVEL_EOD)
         case TokenizerType.TIKTOKEN:
-            return _read_tiktoken(_vocabulary_file(options), options, read)
+            return _read_tiktoken(_vocabulary_file(files), files, read)
         case TokenizerType.GPT2_BPE:
-            return _read_vocabulary_and_merges(_vocabulary_file(options), options.merge_file, read)
+            return _read_vocabulary_and_merges(_vocabulary_file(files), files.merge_file, read)
         case TokenizerType.HF:
-            path = _vocabulary_file(options)
+            path = _vocabulary_file(files)
             return _read_tokenizer_json(posixpath.join(path, "tokenizer.json") if is_folder(path) else path, read)
         case TokenizerType.HF_GPT2:
-            return _read_hugging_face_folder(_vocabulary_file(options), options, read, is_folder)
+            return _read_hugging_face_folder(_vocabulary_file(files), files, read, is_folder)
 
 
-def _vocabulary_file(options: Options) -> str:
+def _vocabulary_file(files: TokenizerFiles) -> str:
     """Return the path in --vocab-file. Raises BadOption if it is not given."""
-    if options.vocab_file is None:
-        raise BadOption(
-            f"--tokenizer-type {options.tokenizer_type.value} needs --vocab-file; nothing is downloaded here"
-        )
-    return options.vocab_file
+    if files.vocab_file is None:
+        raise BadOption(f"--tokenizer-type {files.kind.value} needs --vocab-file; nothing is downloaded here")
+    return files.vocab_file
 
 
 def _read_file(path: str, option: str, read: ReadBytes) -> bytes:
@@ -66,7 +64,7 @@ def _read_file(path: str, option: str, read: ReadBytes) -> bytes:
 
 
 def _read_hugging_face_folder(
-    path: str, options: Options, read: ReadBytes, is_folder: Callable[[str], bool]
+    path: str, files: TokenizerFiles, read: ReadBytes, is_folder: Callable[[str], bool]
 ) -> EncoderSettings:
     """Return the settings of a vocabulary that GPT2TokenizerFast.from_pretrained can read. Raises BadOption.
 
@@ -76,8 +74,8 @@ def _read_hugging_face_folder(
     if not is_folder(path):
         return (
             _read_tokenizer_json(path, read)
-            if options.merge_file is None
-            else _read_vocabulary_and_merges(path, options.merge_file, read)
+            if files.merge_file is None
+            else _read_vocabulary_and_merges(path, files.merge_file, read)
         )
     try:
         return _read_tokenizer_json(posixpath.join(path, "tokenizer.json"), read)
@@ -152,7 +150,7 @@ def _read_vocabulary_and_merges(path: str, merge_file: str | None, read: ReadByt
     return _settings_of_tokenizer(tokenizer, tokenizer.to_str().encode())
 
 
-def _read_tiktoken(path: str, options: Options, read: ReadBytes) -> EncoderSettings:
+def _read_tiktoken(path: str, files: TokenizerFiles, read: ReadBytes) -> EncoderSettings:
     """Return the settings of a .tiktoken file.
 
     If the number of ranks is that of a published vocabulary, its end-of-document id and vocabulary size are used. Else
@@ -162,7 +160,7 @@ def _read_tiktoken(path: str, options: Options, read: ReadBytes) -> EncoderSetti
     """
     content = _read_file(path, "--vocab-file", read)
     ranks = tiktoken_ranks(path, content)
-    pattern = options.tiktoken_pattern or _pattern_name_of_file(path)
+    pattern = files.tiktoken_pattern or _pattern_name_of_file(path)
     if pattern not in TIKTOKEN_PATTERNS:
         known = ", ".join(TIKTOKEN_PATTERNS)
         raise BadOption(f"--tiktoken-pattern {pattern}: unknown; known are {known}")

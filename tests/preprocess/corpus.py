@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from turnout.preprocess.merge import dataset_path
-from turnout.preprocess.options import Options, TokenizerType
+from turnout.preprocess.options import InputLimits, Options, TokenizerFiles, TokenizerType
 from turnout.preprocess.run import Totals, merge_if_complete, prepare_run
 from turnout.preprocess.shards import make_shard
 
@@ -108,17 +108,16 @@ def dat(documents: Sequence[str]) -> bytes:
     return zst(b"".join(b"%016d" % len(text.encode()) + text.encode() for text in documents))
 
 
-def options(folder: Path, *inputs: str, **changes: object) -> Options:
+def options(folder: Path, *inputs: str, chunk_bytes: int = 2000, **changes: object) -> Options:
     """The options of a run in a folder, whose inputs are named without it."""
     vocabulary = folder / VOCABULARY
     if not vocabulary.exists():
         vocabulary.write_text(tokenizer_json())
     paths = tuple(name if "://" in name else str(folder / name) for name in inputs)
     values: dict[str, object] = {
-        "tokenizer_type": TokenizerType.HF,
-        "vocab_file": str(vocabulary),
+        "tokenizer": TokenizerFiles(TokenizerType.HF, str(vocabulary)),
         "append_eod": True,
-        "chunk_bytes": 2000,
+        "limits": InputLimits(chunk_bytes),
         "output_prefix": str(folder / "out"),
     }
     return Options(inputs=paths, **(values | changes))

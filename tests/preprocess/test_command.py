@@ -16,7 +16,7 @@ from tests.preprocess import corpus
 from turnout.preprocess import command
 from turnout.preprocess.dataset import check_dataset
 from turnout.preprocess.errors import BadOption
-from turnout.preprocess.options import Engine, OnError, Options, TokenizerType
+from turnout.preprocess.options import Engine, OnError, Options, TokenizerFiles, TokenizerType, WorkShare
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = corpus.texts(300)
@@ -57,7 +57,7 @@ def test_the_guides_options_have_the_guides_defaults():
     assert of == Options(
         inputs=("a.jsonl", "b.jsonl.zst"),
         output_prefix="result",
-        tokenizer_type=TokenizerType.HF,
+        tokenizer=TokenizerFiles(TokenizerType.HF),
         keys=("text",),
         append_eod=False,
         ftfy=False,
@@ -80,9 +80,7 @@ def test_every_option_of_the_guide_is_read():
         inputs=("a.jsonl",),
         keys=("text", "title"),
         num_docs=1000,
-        tokenizer_type=TokenizerType.GPT2_BPE,
-        vocab_file="vocab.json",
-        merge_file="merges.txt",
+        tokenizer=TokenizerFiles(TokenizerType.GPT2_BPE, "vocab.json", "merges.txt"),
         append_eod=True,
         ftfy=True,
         output_prefix="result",
@@ -109,14 +107,21 @@ def _options(*words: str) -> Options:
         pytest.param({"keys": ("../x",)}, "usable in a file name", id="a key that leads elsewhere"),
         pytest.param({"dataset_impl": "cached"}, "TNTIDX", id="the old format"),
         pytest.param({"dataset_impl": "lazy"}, "TNTIDX", id="the other old format"),
-        pytest.param(
-            {"share_index": 3, "share_count": 3}, "--index is 3, must be from 0 to 2", id="a share that is not there"
-        ),
     ],
 )
 def test_a_wrong_option_is_refused(changes, message):
     with pytest.raises(BadOption, match=re.escape(message)):
-        Options(**({"inputs": ("a.jsonl",), "output_prefix": "out", "tokenizer_type": TokenizerType.HF} | changes))
+        Options(
+            **(
+                {"inputs": ("a.jsonl",), "output_prefix": "out", "tokenizer": TokenizerFiles(TokenizerType.HF)}
+                | changes
+            )
+        )
+
+
+def test_a_share_that_is_not_there_is_refused():
+    with pytest.raises(BadOption, match="--index is 3, must be from 0 to 2"):
+        WorkShare(3, 3)
 
 
 @pytest.mark.contract("DL-72")
@@ -196,4 +201,4 @@ def test_an_interrupted_run_says_how_it_goes_on(tmp_path, capsys):
 def test_policies_and_engines_are_read():
     base = ("--input", "a", "--output-prefix", "b", "--tokenizer-type", "HFTokenizer")
     of = _options(*base, "--on-error", "quarantine", "--engine", "reference", "--index", "1", "--indexes", "4")
-    assert (of.on_error, of.engine, of.share_index, of.share_count) == (OnError.QUARANTINE, Engine.REFERENCE, 1, 4)
+    assert (of.on_error, of.engine, of.share) == (OnError.QUARANTINE, Engine.REFERENCE, WorkShare(1, 4))

@@ -23,7 +23,7 @@ from hack.controlplane.errors import ApiError
 from hack.lint.code_blocks import run_by
 from tests.preprocess.corpus import lines, output, reference, run, texts, tokenizer_json, zst
 from turnout.preprocess import options, pyspark_preprocess
-from turnout.preprocess.options import OnError
+from turnout.preprocess.options import InputLimits, OnError
 
 ROOT = Path(__file__).parents[2]
 TEXTS = texts(30, seed=2)
@@ -92,8 +92,10 @@ def test_the_pods_of_the_indexed_job_make_the_dataset_together(tmp_path):
     totals = []
     for index in indexes:
         words = [word.replace("$(JOB_COMPLETION_INDEX)", str(index)) for word in container["args"]]
-        of = replace(read([word.replace("/data/", f"{tmp_path}/") for word in words]), chunk_bytes=1)
-        assert of.share_count == len(indexes)
+        of = replace(
+            read([word.replace("/data/", f"{tmp_path}/") for word in words]), limits=InputLimits(chunk_bytes=1)
+        )
+        assert of.share.count == len(indexes)
         totals.append(run(of))
     assert totals[:-1] == [None] * 7
     assert totals[-1].documents == len(TEXTS)

@@ -102,8 +102,8 @@ def arguments(of: Options):
     """The command line of these options."""
     return [
         *("--input", ",".join(of.inputs), "--output-prefix", of.output_prefix),
-        *("--tokenizer-type", of.tokenizer_type.value, "--vocab-file", of.vocab_file, "--append-eod"),
-        *("--chunk-bytes", str(of.chunk_bytes), "--partitions", str(of.partitions)),
+        *("--tokenizer-type", of.tokenizer.kind.value, "--vocab-file", of.tokenizer.vocab_file, "--append-eod"),
+        *("--chunk-bytes", str(of.limits.chunk_bytes), "--partitions", str(of.partitions)),
     ]
 
 

@@ -15,7 +15,7 @@ from tests.preprocess import corpus
 from turnout.preprocess import storage
 from turnout.preprocess.dataset import Dataset, check_dataset
 from turnout.preprocess.errors import BadDocument, BadOption, OutputExists, ResumeRefused, RunInProgress
-from turnout.preprocess.options import Engine, OnError, TokenizerType
+from turnout.preprocess.options import Engine, OnError, TokenizerFiles, TokenizerType, WorkShare
 from turnout.preprocess.run import Totals, merge_if_complete, prepare_run
 from turnout.preprocess.run_lock import LockHolder, renew, run_lock
 from turnout.preprocess.shards import LINES_BYTES, make_shard, record_path
@@ -127,7 +127,7 @@ def test_ftfy_repairs_the_text_first(tmp_path):
 
 def test_bytes_of_the_char_level_tokenizer_are_written(tmp_path):
     (tmp_path / "a.jsonl").write_bytes(corpus.lines(DOCUMENTS))
-    of = corpus.options(tmp_path, "a.jsonl", tokenizer_type=TokenizerType.CHAR_LEVEL)
+    of = corpus.options(tmp_path, "a.jsonl", tokenizer=TokenizerFiles(TokenizerType.CHAR_LEVEL))
     corpus.run(of)
     assert corpus.output(of) == corpus.ten_lines(DOCUMENTS, str.encode, 0, "<u2")
 
@@ -351,7 +351,7 @@ class TestShares:
 
     def _options(self, folder: Path):
         (folder / "a.jsonl").write_bytes(corpus.lines(DOCUMENTS))
-        return [corpus.options(folder, "a.jsonl", share_index=index, share_count=3) for index in range(3)]
+        return [corpus.options(folder, "a.jsonl", share=WorkShare(index, 3)) for index in range(3)]
 
     def test_the_last_share_merges(self, tmp_path):
         shares = self._options(tmp_path)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.preprocess import corpus
 from turnout.preprocess import storage
 from turnout.preprocess.errors import BadOption
-from turnout.preprocess.options import Engine, TokenizerType
+from turnout.preprocess.options import Engine, TokenizerFiles, TokenizerType
 from turnout.preprocess.tokenizers.encoders import BATCH_CHARACTERS, MIN_CACHED_CHARACTERS, get_encoder
 from turnout.preprocess.tokenizers.engine_choice import choose_engine
 from turnout.preprocess.tokenizers.load import load_tokenizer
@@ -57,8 +57,7 @@ def files(tmp_path_factory):
 
 def loaded(files, kind: TokenizerType, **changes: object) -> EncoderSettings:
     named = {name: str(files / value) if name.endswith("_file") else value for name, value in changes.items()}
-    of = corpus.options(files, "a.jsonl", tokenizer_type=kind, **({"vocab_file": None} | named))
-    return load_tokenizer(of, storage.read_bytes, storage.is_folder)
+    return load_tokenizer(TokenizerFiles(kind, **named), storage.read_bytes, storage.is_folder)
 
 
 @pytest.mark.contract("DL-72", "DL-73")

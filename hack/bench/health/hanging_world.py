@@ -37,7 +37,7 @@ class HangingWorld:
 
     async def warm(self) -> None:
         os.mkfifo(self._folder / "queue")
-        await self._processes.warm()
+        await self._processes.warm_parent.start()
 
     async def train(self, steps: int, hangs: int = -1, where: str = "-", *, limit_s: float) -> float:
         """Run the training script on all ranks to its end, or until the stacks of a hang are taken.

@@ -18,7 +18,7 @@ from pathlib import Path
 from hack.bench.preprocess.sides import WORKERS
 from turnout.preprocess.local_runner import make_shards
 from turnout.preprocess.merge import complete_documents, dataset_path, merge_key
-from turnout.preprocess.options import Engine, Options, TokenizerType
+from turnout.preprocess.options import Engine, Options, TokenizerFiles, TokenizerType
 from turnout.preprocess.run import PreprocessRun, prepare_run
 from turnout.preprocess.shards import tokens_path
 
@@ -33,8 +33,7 @@ def main(text: str, vocabulary: str, folder: str, rounds: str) -> None:
     options = Options(
         inputs=(text,),
         output_prefix=f"{folder}/merged",
-        tokenizer_type=TokenizerType.HF,
-        vocab_file=vocabulary,
+        tokenizer=TokenizerFiles(TokenizerType.HF, vocabulary),
         append_eod=True,
         workers=WORKERS,
         engine=Engine.GIGATOKEN,

@@ -47,12 +47,11 @@ async def _serve_until_end(listener: socket.socket, endpoint: socket.socket | No
     reader = asyncio.StreamReader()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
     if endpoint is not None and isinstance(trust := await _next_message(reader), Trust):
-        daemon.replicator.trust(trust.token)
-        daemon.replicator.listen(endpoint)
+        daemon.replicator.peers.listen(endpoint, trust.token)
         if trust.restore_place is not None:
             await daemon.replicator.begin_round(trust.step, trust.restore_place)
 
-    acceptor = Acceptor(listener, lambda: ReadToEndProtocol(daemon.serve))
+    acceptor = Acceptor(listener, lambda: ReadToEndProtocol(daemon.connections.serve))
     last = await _next_message(reader)  # says whether the job is done
     acceptor.close()
     listener.close()

@@ -58,11 +58,12 @@ class FetchFailed(LauncherError):
     """
 
 
-class AgentClient:
-    """Starts, asks and stops the checkpoint daemon of one agent.
+class ChildDaemon:
+    """The checkpoint daemon that one agent starts, starts again after its death, and stops.
 
     folder: private, for the socket. memory: the folder of the arenas. run, worker: the job's id and the worker's name.
-    endpoint: listens for other workers' daemons; None for no replicas. token: the job's secret.
+    endpoint: listens for other workers' daemons; None for no replicas. token: the job's secret. `path`: of the socket.
+    `trust`: the first message to each daemon, if there is an endpoint.
     """
 
     def __init__(
@@ -75,9 +76,9 @@ class AgentClient:
         endpoint: socket.socket | None = None,
         token: bytes = b"",
     ) -> None:
-        self._path, self._memory, self._run, self._worker = socket_in(folder), memory, run, worker
+        self.path, self._memory, self._run, self._worker = socket_in(folder), memory, run, worker
         self._log_event = log_event
-        self._endpoint, self._trust = endpoint, Trust(token)
+        self._endpoint, self.trust = endpoint, Trust(token)
         self._listener: socket.socket | None = None
         self._process: asyncio.subprocess.Process | None = None
         self._restart_task: asyncio.Task[None] | None = None
@@ -88,7 +89,7 @@ class AgentClient:
     @property
     def environment(self) -> dict[str, str]:
         """Return the environment variables by which training processes find the daemon and its arenas."""
-        return {DAEMON: str(self._path), RUN: self._run, WORKER: self._worker, MEMORY: str(self._memory)}
+        return {DAEMON: str(self.path), RUN: self._run, WORKER: self._worker, MEMORY: str(self._memory)}
 
     @property
     def pid(self) -> int | None:
@@ -100,36 +101,38 @@ class AgentClient:
         if self._listener is not None:
             return
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._listener.bind(str(self._path))
-        os.chmod(self._path, 0o600)
+        self._listener.bind(str(self.path))
+        os.chmod(self.path, 0o600)
         self._listener.listen(_BACKLOG)
         self._listener.setblocking(False)
         self._watch_listener()
-        await self._start_if_any()
+        await self.start_if_any()
 
     def _watch_listener(self) -> None:
-        """Start the daemon at the next connection."""
+        """Start the daemon at the next connection, which it accepts."""
         assert self._listener is not None
-        asyncio.get_running_loop().add_reader(self._listener.fileno(), self._on_first_connection)
+        loop = asyncio.get_running_loop()
+
+        def start() -> None:
+            """Start the daemon as a task."""
+            self._unwatch_listener()
+            self._restart_task = loop.create_task(self.start())
+
+        loop.add_reader(self._listener.fileno(), start)
 
     def _unwatch_listener(self) -> None:
         """Do not react to connections, since the daemon accepts them."""
         assert self._listener is not None
         asyncio.get_running_loop().remove_reader(self._listener.fileno())
 
-    def _on_first_connection(self) -> None:
-        """Start the daemon, which accepts the connection."""
-        self._unwatch_listener()
-        self._restart_task = asyncio.get_running_loop().create_task(self._start())
-
-    async def _start_if_any(self) -> None:
+    async def start_if_any(self) -> None:
         """Start the daemon, if it does not run, if arenas of an earlier agent or of a dead daemon exist."""
         if self._listener is None or self._process is not None:
             return
         if await asyncio.to_thread(find, self._memory, self._run, self._worker, replicas=None):
-            await self._start()
+            await self.start()
 
-    async def _start(self) -> None:
+    async def start(self) -> None:
         """Start the checkpoint daemon as a child process, unless it runs already or this client is closed.
 
         The child inherits the listening sockets. A task that restarts a dead daemon is started too.
@@ -140,7 +143,7 @@ class AgentClient:
             self._unwatch_listener()
             self._process = await self._spawn(self._listener)
             if self._endpoint is not None and self._process.stdin is not None:
-                self._process.stdin.write(encode(self._trust))
+                self._process.stdin.write(encode(self.trust))
             self._restart_task = asyncio.get_running_loop().create_task(self._restart_when_dead(self._process))
 
     async def _spawn(self, listener: socket.socket) -> asyncio.subprocess.Process:
@@ -183,7 +186,61 @@ class AgentClient:
             self._pause_s = min(max(2 * pause_s, 0.5), MAX_PAUSE_S)
             self._log_event("daemon_lost", {"exit": code, "next_in_s": pause_s})
             await asyncio.sleep(pause_s)
-            await self._start()
+            await self.start()
+
+    async def close(self, *, done: bool, by_s: float | None = None) -> None:
+        """Stop the daemon, since its agent ends.
+
+        done: the job has ended too, and the arenas are removed; else they stay. by_s: the deadline on the event loop's
+        clock, after which a daemon that still writes is logged and continues alone; None: it is killed after END_S.
+        """
+        process, self._process = self._process, None
+        if process is not None and process.stdin is not None:
+            await self._stop_process(process, process.stdin, done, by_s)
+        if self._reports is not None:
+            if process is not None and process.returncode is not None:
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._reports.ended.wait(), LAST_REPORTS_S)
+            self._reports.close()
+        if self._restart_task is not None:
+            self._restart_task.cancel()
+        if self._listener is not None:
+            self._unwatch_listener()
+            self._listener.close()
+            self._listener = None
+            self.path.unlink(missing_ok=True)
+        if self._endpoint is not None:
+            self._endpoint.close()
+        if done:  # the daemon has died
+            for arena_file in await asyncio.to_thread(find, self._memory, self._run, self._worker, replicas=None):
+                arena_file.path.unlink(missing_ok=True)
+
+    async def _stop_process(
+        self, process: asyncio.subprocess.Process, stdin: asyncio.StreamWriter, done: bool, by_s: float | None
+    ) -> None:
+        """Tell the daemon to end, and wait for it until `by_s`, for END_S at most. done, by_s: as for close().
+
+        A daemon that is late is logged, and killed if `by_s` is None. stdin: of the process.
+        """
+        with contextlib.suppress(OSError):
+            stdin.write(encode(End(done)))
+            stdin.close()
+        now_s = asyncio.get_running_loop().time()
+        try:
+            async with asyncio.timeout_at(min(by_s or math.inf, now_s + END_S)):
+                await process.wait()
+        except TimeoutError:
+            self._log_event("daemon_late", {"pid": process.pid})
+            if by_s is None:
+                process.kill()
+                await process.wait()
+
+
+class AgentClient:
+    """Sends the requests of one agent to its checkpoint daemon, and starts the daemon for them if necessary."""
+
+    def __init__(self, daemon: ChildDaemon, log_event: EventLog) -> None:
+        self._daemon, self._log_event = daemon, log_event
 
     async def held_steps(self, ranks: int) -> tuple[HeldStep, ...]:
         """Return the hashed steps in memory that all `ranks` processes of this worker hold, newest first; () for none.
@@ -203,9 +260,11 @@ class AgentClient:
         fetched, or if a daemon that has to fetch does not answer; a retry in this round cannot succeed. If nothing is
         to be fetched, a daemon that is missing or does not answer raises nothing.
         """
-        self._trust = Trust(self._trust.token, step, msgspec.structs.replace(restore_place, fetch_from=()))
+        self._daemon.trust = Trust(
+            self._daemon.trust.token, step, msgspec.structs.replace(restore_place, fetch_from=())
+        )
         if restore_place.fetch_from:
-            await self._start()
+            await self._daemon.start()
         answer = await self._ask(
             Restore(step, restore_place, persist_step), FETCH_S if restore_place.fetch_from else ANSWER_S
         )
@@ -218,7 +277,7 @@ class AgentClient:
         """Let the daemon adopt the shards of leaving workers that the order names, as far as it can within the order's
         time. A daemon that does not answer is logged.
         """
-        await self._start()
+        await self._daemon.start()
         request = Adopt(order.round, order.step, order.saved_round, order.ranks, order.within_s, order.shards)
         await self._ask(request, order.within_s + ANSWER_S)
 
@@ -245,8 +304,8 @@ class AgentClient:
         None if there is no daemon, the connection fails, or no answer comes in time; the latter two are logged.
         within_s: longest wait, seconds.
         """
-        await self._start_if_any()
-        if self._process is None:
+        await self._daemon.start_if_any()
+        if self._daemon.pid is None:
             return None
         request = asyncio.create_task(self._request_answer(message))
         loop = asyncio.get_running_loop()
@@ -276,7 +335,7 @@ class AgentClient:
         Raises OSError if it cannot connect or MAX_DAEMONS_ASKED daemons have died, and BadFrame for an invalid answer.
         """
         for tries_left in reversed(range(MAX_DAEMONS_ASKED)):
-            reader, writer = await asyncio.open_unix_connection(str(self._path))
+            reader, writer = await asyncio.open_unix_connection(str(self._daemon.path))
             try:
                 writer.write(encode(message))
                 return read_at_client(await next_frame(reader, MAX_BYTES))
@@ -286,50 +345,3 @@ class AgentClient:
             finally:
                 writer.close()
         raise AssertionError("unreachable")
-
-    async def close(self, *, done: bool, by_s: float | None = None) -> None:
-        """Stop the daemon, since its agent ends.
-
-        done: the job has ended too, and the arenas are removed; else they stay. by_s: the deadline on the event loop's
-        clock, after which a daemon that still writes is logged and continues alone; None: it is killed after END_S.
-        """
-        process, self._process = self._process, None
-        if process is not None and process.stdin is not None:
-            await self._stop_process(process, process.stdin, done, by_s)
-        if self._reports is not None:
-            if process is not None and process.returncode is not None:
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._reports.ended.wait(), LAST_REPORTS_S)
-            self._reports.close()
-        if self._restart_task is not None:
-            self._restart_task.cancel()
-        if self._listener is not None:
-            self._unwatch_listener()
-            self._listener.close()
-            self._listener = None
-            self._path.unlink(missing_ok=True)
-        if self._endpoint is not None:
-            self._endpoint.close()
-        if done:  # the daemon has died
-            for arena_file in await asyncio.to_thread(find, self._memory, self._run, self._worker, replicas=None):
-                arena_file.path.unlink(missing_ok=True)
-
-    async def _stop_process(
-        self, process: asyncio.subprocess.Process, stdin: asyncio.StreamWriter, done: bool, by_s: float | None
-    ) -> None:
-        """Tell the daemon to end, and wait for it until `by_s`, for END_S at most. done, by_s: as for close().
-
-        A daemon that is late is logged, and killed if `by_s` is None. stdin: of the process.
-        """
-        with contextlib.suppress(OSError):
-            stdin.write(encode(End(done)))
-            stdin.close()
-        now_s = asyncio.get_running_loop().time()
-        try:
-            async with asyncio.timeout_at(min(by_s or math.inf, now_s + END_S)):
-                await process.wait()
-        except TimeoutError:
-            self._log_event("daemon_late", {"pid": process.pid})
-            if by_s is None:
-                process.kill()
-                await process.wait()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 import traceback
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -19,9 +19,9 @@ import msgspec
 from turnout.launcher.checkpoint.arena.arena import abandoned_arenas, adopt_arenas
 from turnout.launcher.checkpoint.arena.arena_files import boot_id
 from turnout.launcher.checkpoint.daemon.persist import CommitCoordinator, Persister, SaveJob, SaveState, run
-from turnout.launcher.checkpoint.daemon.rank_store import Preallocator, RankStore
+from turnout.launcher.checkpoint.daemon.rank_store import Persist, Preallocator, RankStore, newest_round, newest_step
 from turnout.launcher.checkpoint.daemon.save_reports import SaveReports, ends_of
-from turnout.launcher.checkpoint.format.arena_layout import Identity
+from turnout.launcher.checkpoint.format.arena_layout import Identity, ShardRecord, SlotState
 from turnout.launcher.checkpoint.format.daemon_messages import (
     MAX_BYTES,
     Adopt,
@@ -83,7 +83,7 @@ class Session:
         """
         match message:
             case GetHeldSteps(ranks=ranks):
-                steps = await self._daemon.held_steps(ranks)
+                steps = await self._daemon.rank_stores.held_steps(ranks)
                 return HeldSteps(
                     steps if self._rank_store else (*steps, *await self._daemon.replicator.held_steps(steps))
                 )
@@ -102,7 +102,8 @@ class Session:
                 except LauncherError as error:
                     return SaveFailed(message.step, "not_fetched", str(error)[:4_096])
             case FindStored():
-                return await self._daemon.stored_step()
+                folders = (rank_store.targets.read_folder for rank_store in self._daemon.rank_stores.in_order())
+                return await stored_step(next(filter(None, folders), ""), self._log_event)
             case Hello(run=run, worker=worker):
                 if (run, worker) != (self._daemon.run, self._daemon.worker):
                     return RequestRefused(
@@ -147,7 +148,7 @@ class Session:
             case GetStats():
                 replicated, uncopied = self._daemon.replicator.progress()
                 return self._update_stats(
-                    sealed=rank_store.newest(),
+                    sealed=newest_step(rank_store.arena),
                     in_flight=len(self._saves),
                     replicated=replicated,
                     skipped_replicas=uncopied,
@@ -231,6 +232,67 @@ LIST_STORAGE_S = 5.0  # seconds for storage to list its steps
 _CHECK_S = 0.05  # seconds between two checks of the tasks at the end
 
 
+class RankStores:
+    """The rank stores of one daemon, by local rank.
+
+    folder: of the arenas. run, worker: this daemon's. persist: writes a generation to storage. `checks`: running
+    verifications, after which it is known what is held.
+    """
+
+    def __init__(self, folder: Path, run: str, worker: str, persist: Persist, log_event: EventLog) -> None:
+        self._folder, self._run, self._worker, self._persist, self._log_event = folder, run, worker, persist, log_event
+        self._boot, self._preallocator = boot_id(), Preallocator()
+        self._stores: dict[int, RankStore] = {}
+        self.checks: set[asyncio.Task[None]] = set()
+
+    @property
+    def by_rank(self) -> Mapping[int, RankStore]:
+        """Return the rank stores by local rank."""
+        return self._stores
+
+    def of(self, local_rank: int) -> RankStore:
+        """Return the rank store of this local rank; create it at the first call."""
+        if local_rank not in self._stores:
+            identity = Identity(self._run, self._worker, local_rank, self._boot, 1)
+            self._stores[local_rank] = RankStore(
+                self._folder, identity, self._persist, self._log_event, self._preallocator
+            )
+        return self._stores[local_rank]
+
+    def in_order(self) -> list[RankStore]:
+        """Return the rank stores in the order of their local ranks."""
+        return [rank_store for _, rank_store in sorted(self._stores.items())]
+
+    async def held_steps(self, ranks: int) -> tuple[HeldStep, ...]:
+        """List the hashed steps of which all local ranks below `ranks` hold their shard, newest first, 16 at most.
+
+        ranks: number of local ranks. If the shard of local rank 0 was saved as the only one of its world, as a state
+        that is the same on every rank is, it is enough; rank and ranks of its HeldStep are 0. Waits for running checks
+        first: generations whose bytes do not match their checksums are discarded.
+        """
+        if self.checks:
+            await asyncio.wait(list(self.checks))
+        saves = await asyncio.gather(*(self.of(local_rank).hashed_saves() for local_rank in range(ranks)))
+        return _common_steps(saves)
+
+
+def _common_steps(saves: Sequence[Sequence[tuple[ShardRecord, bool]]]) -> tuple[HeldStep, ...]:
+    """List the steps of which all local ranks have a save, newest first, 16 at most.
+
+    saves: for each local rank, each with True if it can be read in parts. If that of local rank 0 is the only one of
+    its world, it is enough.
+    """
+    steps = [HeldStep(each.step, 0, 0, each.round) for each, _ in (saves[0] if saves else ()) if each.world == 1]
+    for first, parts in saves[0] if saves else ():
+        place = (first.step, first.round, first.world)
+        if all(
+            any((each.step, each.round, each.world, each.rank) == (*place, first.rank + offset) for each, _ in others)
+            for offset, others in enumerate(saves)
+        ):
+            steps.append(HeldStep(first.step, first.rank, first.world, first.round, reshardable=parts))
+    return tuple(sorted(set(steps), key=lambda each: -each.step))[:16]
+
+
 class CheckpointDaemon:
     """Keeps the checkpoints of one worker of one run, and adopts the arenas of its last daemon.
 
@@ -249,36 +311,20 @@ class CheckpointDaemon:
         reports: int | None = None,
     ) -> None:
         self.run, self.worker, self.folder = run, worker, folder
-        self._boot, self._log_event = boot_id(), log_event
+        self._log_event = log_event
         self._reports = SaveReports(reports, log_event)
         self.persister, self.commits = Persister(run, storage_bytes_per_s), CommitCoordinator(run, log_event)
-        self._rank_stores: dict[int, RankStore] = {}
-        self._preallocator = Preallocator()
+        self.rank_stores = RankStores(folder, run, worker, self.persister, log_event)
+        self.connections = LocalConnections(self, log_event)
         self._tasks: set[asyncio.Task[None]] = set()
         self._commit_count = 0  # commits in flight among these tasks, which need no memory
-        self._connections: set[asyncio.Task[None]] = set()
-        self._checks: set[asyncio.Task[None]] = set()
         self._restored_step = -1  # the step that training last continued from
         for path in abandoned_arenas(folder, run, worker):
             log_event("arena_removed", {"path": str(path)})
             path.unlink(missing_ok=True)
         for arena in adopt_arenas(folder, run, worker, log_event):
-            self.rank_store(arena.identity.local_rank).adopt(arena)
+            self.rank_stores.of(arena.identity.local_rank).adopt(arena)
         self.replicator = Replicator(self, log_event, replication_bytes_per_s)
-
-    @property
-    def rank_stores(self) -> Mapping[int, RankStore]:
-        """Return the rank stores by local rank."""
-        return self._rank_stores
-
-    def rank_store(self, local_rank: int) -> RankStore:
-        """Return the rank store of this local rank; create it at the first call."""
-        if local_rank not in self._rank_stores:
-            identity = Identity(self.run, self.worker, local_rank, self._boot, 1)
-            self._rank_stores[local_rank] = RankStore(
-                self.folder, identity, self.persister, self._log_event, self._preallocator
-            )
-        return self._rank_stores[local_rank]
 
     async def register(self, hello: Hello) -> RankStore:
         """Register a training process that connected, and return its rank store.
@@ -286,11 +332,11 @@ class CheckpointDaemon:
         hello: its identity, checkpoint folder and number of replicas. A restarted daemon may learn the checkpoint
         folder only here. If all members have restored a step by then (`restore`), it now writes that step to storage.
         """
-        rank_store = self.rank_store(hello.local_rank)
-        reserved_bytes = self.replicator.replica_store.reserved_bytes
-        rank_store.set_replicas(hello.replicas, reserved_bytes, self.replicator.free_earlier_rounds)
+        rank_store = self.rank_stores.of(hello.local_rank)
+        reserved_bytes = self.replicator.replica_store.arenas.reserved_bytes
+        rank_store.memory.set_replicas(hello.replicas, reserved_bytes, self.replicator.free_earlier_rounds)
         self.replicator.register(hello)
-        if rank_store.register(hello.target, hello.read_folder) and self._restored_step >= 0:
+        if rank_store.targets.register(hello.target, hello.read_folder) and self._restored_step >= 0:
             self.start_task(self._persist(rank_store, self._restored_step))
         return rank_store
 
@@ -319,31 +365,6 @@ class CheckpointDaemon:
         for end in ends_of(job):
             self.report_save(end)
 
-    async def held_steps(self, ranks: int) -> tuple[HeldStep, ...]:
-        """List the hashed steps of which all local ranks below `ranks` hold their shard, newest first, 16 at most.
-
-        ranks: number of local ranks. If the shard of local rank 0 was saved as the only one of its world, as a state
-        that is the same on every rank is, it is enough; rank and ranks of its HeldStep are 0. Waits for running checks
-        first: generations whose bytes do not match their checksums are discarded.
-        """
-        if self._checks:
-            await asyncio.wait(list(self._checks))
-        records = await asyncio.gather(*(self.rank_store(local_rank).hashed_saves() for local_rank in range(ranks)))
-        steps = [
-            HeldStep(each.step, 0, 0, each.round) for each, _ in (records[0] if records else ()) if each.world == 1
-        ]
-        for first, parts in records[0] if records else ():
-            place = (first.step, first.round, first.world)
-            if all(
-                any(
-                    (each.step, each.round, each.world, each.rank) == (*place, first.rank + offset)
-                    for each, _ in records[offset]
-                )
-                for offset in range(1, ranks)
-            ):
-                steps.append(HeldStep(first.step, first.rank, first.world, first.round, reshardable=parts))
-        return tuple(sorted(set(steps), key=lambda each: -each.step))[:16]
-
     async def restore(self, step: int, restore_place: RestorePlace | None = None, persist_step: int = -1) -> None:
         """Prepare for a round that restores `step` from memory: fetch missing shards, and discard newer saves.
 
@@ -359,14 +380,14 @@ class CheckpointDaemon:
             await self._persist_before_loading(persist_step, restore_place)
         else:
             self.commits.give_up_after(step)
-        for rank_store in self._rank_stores.values():
+        for rank_store in self.rank_stores.by_rank.values():
             await rank_store.forget_after(step)
         await self.replicator.replica_store.forget_after(step)
-        for rank_store in self._rank_stores.values() if step >= 0 else ():
+        for rank_store in self.rank_stores.by_rank.values() if step >= 0 else ():
             self.start_task(self._persist(rank_store, step))
             check = self.start_task(rank_store.verify(step))
-            self._checks.add(check)
-            check.add_done_callback(self._checks.discard)
+            self.rank_stores.checks.add(check)
+            check.add_done_callback(self.rank_stores.checks.discard)
         if step >= 0 and restore_place is not None and restore_place.saved_by:
             self.start_task(self._persist_replicas(step, restore_place))
 
@@ -376,14 +397,8 @@ class CheckpointDaemon:
 
         restore_place: says in which round, and by how many ranks, the step was saved.
         """
-        default_target = next(
-            (
-                rank_store.default_target
-                for _, rank_store in sorted(self._rank_stores.items())
-                if rank_store.default_target
-            ),
-            None,
-        )
+        targets = (rank_store.targets.default for rank_store in self.rank_stores.in_order())
+        default_target = next((target for target in targets if target), None)
         for arena, generation, record in self.replicator.replica_store.replicas_of(
             step, restore_place.saved_round, restore_place.saved_by
         ):
@@ -411,46 +426,24 @@ class CheckpointDaemon:
         Wait for this and for all other background work, at most STORED_S; what is not done by then is logged. Then give
         up the commits of the rounds before the one in `restore_place`; without that, those of all rounds in memory.
         """
-        if steps := await self.held_steps(len(self._rank_stores)):
-            for rank_store in self._rank_stores.values():
+        if steps := await self.rank_stores.held_steps(len(self.rank_stores.by_rank)):
+            for rank_store in self.rank_stores.by_rank.values():
                 self.start_task(self._persist(rank_store, persist_step if persist_step >= 0 else steps[0].step))
         until_s = time.monotonic() + STORED_S
         while self._tasks and (left_s := until_s - time.monotonic()) > 0:  # a finished write starts a commit
             await asyncio.wait(list(self._tasks), timeout=left_s)
         if self._tasks:
             self._log_event("storage_behind", {"waited_s": STORED_S, "in_flight": len(self._tasks)})
-        last = max((rank_store.newest_round() for rank_store in self._rank_stores.values()), default=-1)
+        last = max((newest_round(rank_store.arena) for rank_store in self.rank_stores.by_rank.values()), default=-1)
         self.commits.give_up(
             min(last, restore_place.round - 1) if restore_place else last
         )  # a new job may count rounds from 1 again
-
-    async def stored_step(self) -> StoredStep:
-        """Return the checkpoint folder and the newest step committed in it, -1 for none.
-
-        An empty StoredStep if no folder is known. The same if storage fails, does not answer within LIST_STORAGE_S, or
-        has a step of a newer format, which is logged.
-        """
-        target = next(
-            (rank_store.read_folder for _, rank_store in sorted(self._rank_stores.items()) if rank_store.read_folder),
-            "",
-        )
-        if not target:
-            return StoredStep()
-        try:
-            async with asyncio.timeout(LIST_STORAGE_S):
-                manifest = await asyncio.to_thread(lambda: newest(open_store(target), self._log_event))
-        except (NewerFormat, StorageFailed, TimeoutError) as error:
-            self._log_event(
-                "storage_behind", {"target": target, "why": str(error) or f"no answer within {LIST_STORAGE_S:g} s"}
-            )
-            return StoredStep()
-        return StoredStep(target, manifest.step if manifest is not None else -1)
 
     async def _persist(self, rank_store: RankStore, step: int) -> None:
         """Write a step that a rank holds in memory to storage. Do nothing if it was written or is no longer held."""
         if (pinned := rank_store.pin_unwritten(step)) is not None:
             job = SaveJob(step, *pinned)
-            hashes = not rank_store.is_hashed(job.slot)
+            hashes = rank_store.arena is not None and rank_store.arena.slots()[job.slot].state is SlotState.SEALED
             await run(job, rank_store, hashes=hashes, commit=self.commit, report=self._log_save_state)
 
     def _log_save_state(self, job: SaveJob) -> None:
@@ -473,6 +466,57 @@ class CheckpointDaemon:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
+
+    async def end(self, done: bool) -> None:
+        """Stop the daemon once its saves are finished. Connections get LAST_MESSAGES_S, then they are cancelled.
+
+        Commits that wait for shards of other workers are given up after OTHER_SHARDS_S. done: the job is over, so
+        arenas and replicas are removed. If False, the newest step that all local ranks hold is written to storage
+        first, and the arenas stay for the next daemon.
+        """
+        await self.connections.end()
+        await self.replicator.close(remove=done)
+        if (
+            not done
+            and self.rank_stores.by_rank
+            and (steps := await self.rank_stores.held_steps(len(self.rank_stores.by_rank)))
+        ):
+            for rank_store in self.rank_stores.by_rank.values():
+                self.start_task(self._persist(rank_store, steps[0].step))
+        while len(self._tasks) > self._commit_count:
+            await asyncio.wait(list(self._tasks), timeout=_CHECK_S, return_when=asyncio.FIRST_COMPLETED)
+        for (
+            rank_store
+        ) in self.rank_stores.by_rank.values():  # release the memory for the next daemon: a manifest needs none
+            rank_store.close(remove=done)
+        self.commits.end_within(OTHER_SHARDS_S)
+        while self._tasks:
+            await asyncio.wait(list(self._tasks))
+
+
+async def stored_step(target: str, log_event: EventLog) -> StoredStep:
+    """Return the checkpoint folder `target` and the newest step committed in it, -1 for none.
+
+    An empty StoredStep if the folder is "". The same if storage fails, does not answer within LIST_STORAGE_S, or
+    has a step of a newer format, which is logged.
+    """
+    if not target:
+        return StoredStep()
+    try:
+        async with asyncio.timeout(LIST_STORAGE_S):
+            manifest = await asyncio.to_thread(lambda: newest(open_store(target), log_event))
+    except (NewerFormat, StorageFailed, TimeoutError) as error:
+        log_event("storage_behind", {"target": target, "why": str(error) or f"no answer within {LIST_STORAGE_S:g} s"})
+        return StoredStep()
+    return StoredStep(target, manifest.step if manifest is not None else -1)
+
+
+class LocalConnections:
+    """The connections of training processes and of the agent to one daemon."""
+
+    def __init__(self, daemon: CheckpointDaemon, log_event: EventLog) -> None:
+        self._daemon, self._log_event = daemon, log_event
+        self._connections: set[asyncio.Task[None]] = set()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serve one connection, of a training process or of the agent."""
@@ -497,7 +541,7 @@ class CheckpointDaemon:
             if not writer.is_closing():
                 writer.write(frame)
 
-        session = Session(self, send, self._log_event)
+        session = Session(self._daemon, send, self._log_event)
         stays_open = True
         with suppress(asyncio.IncompleteReadError):  # its end
             try:
@@ -529,26 +573,10 @@ class CheckpointDaemon:
             )
             return RequestRefused("failed", why[:4_096]), False
 
-    async def end(self, done: bool) -> None:
-        """Stop the daemon once its saves are finished. Connections get LAST_MESSAGES_S, then they are cancelled.
-
-        Commits that wait for shards of other workers are given up after OTHER_SHARDS_S. done: the job is over, so
-        arenas and replicas are removed. If False, the newest step that all local ranks hold is written to storage
-        first, and the arenas stay for the next daemon.
-        """
+    async def end(self) -> None:
+        """Wait for the connections to end. After LAST_MESSAGES_S cancel those that are still open."""
         if self._connections:  # their last messages are still unread
             _, open_connections = await asyncio.wait(list(self._connections), timeout=LAST_MESSAGES_S)
             for task in open_connections:
                 task.cancel()
             await asyncio.gather(*open_connections, return_exceptions=True)
-        await self.replicator.close(remove=done)
-        if not done and self._rank_stores and (steps := await self.held_steps(len(self._rank_stores))):
-            for rank_store in self._rank_stores.values():
-                self.start_task(self._persist(rank_store, steps[0].step))
-        while len(self._tasks) > self._commit_count:
-            await asyncio.wait(list(self._tasks), timeout=_CHECK_S, return_when=asyncio.FIRST_COMPLETED)
-        for rank_store in self._rank_stores.values():  # release the memory for the next daemon: a manifest needs none
-            rank_store.close(remove=done)
-        self.commits.end_within(OTHER_SHARDS_S)
-        while self._tasks:
-            await asyncio.wait(list(self._tasks))

@@ -184,7 +184,8 @@ async def run(
         report(job.in_state(SaveState.FAILED, str(error)))
         return
     finally:
-        store.unpin(job.slot)
+        if store.arena is not None:
+            store.arena.unpin(job.slot)  # it may be overwritten now
     if job.target.kind == "shards" and job.record.rank == 0 and await commit(job):
         report(job.in_state(SaveState.COMMITTED))
 

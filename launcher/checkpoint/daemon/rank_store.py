@@ -167,6 +167,122 @@ class Preallocator:
 Persist = Callable[[Arena, int, ShardRecord, Save], str]  # blocks; returns the path; raises StorageFailed
 
 
+class SaveTargets:
+    """Where the saves of one rank are written in storage, and the folder that its checkpoints are read from.
+
+    `read_folder`: that folder; "" if unknown. `shards`: the last folder of shards, as a Save message, for generations
+    without a target; None if unknown.
+    """
+
+    def __init__(self) -> None:
+        self._by_generation: dict[int, Save] = {}  # the Save message with the requested target
+        self.shards: Save | None = None
+        self.read_folder = ""
+        self._file: int | None = None  # descriptor of the arena's file, in which the folder is noted; None for none
+
+    def adopt(self, file: int) -> None:
+        """Read the folder that an earlier daemon has noted in an arena's file. file: its descriptor."""
+        self._file, self.read_folder = file, target_of(file)
+
+    def begin(self, file: int) -> None:
+        """Note the folder in the file of a new arena. file: its descriptor."""
+        self._file = file
+        note_target(file, self.read_folder)
+
+    def close(self) -> None:
+        """Note no more folder, since the arena is closed."""
+        self._file = None
+
+    def register(self, target: str, read_folder: str = "") -> bool:
+        """Record the folders of a process that connected. Return True if it names the first target known here.
+
+        target: the folder that this process writes shards to, "" for none. read_folder: the folder its checkpoints are
+        read from, even if another process writes there; "" for `target`.
+        """
+        self._set_read_folder(read_folder or target)
+        former_target = self.shards.target if self.shards is not None else ""
+        if former_target != target:
+            self.shards = _shard_target(target)
+        return bool(target) and not former_target
+
+    def _set_read_folder(self, folder: str) -> None:
+        """Write the folder into the arena's file, so that a restarted daemon knows it before the process connects."""
+        if folder != self.read_folder and self._file is not None:
+            note_target(self._file, folder)
+        self.read_folder = folder
+
+    def record(self, save: Save) -> None:
+        """Record the target of an announced save, if it has one."""
+        if save.target:
+            self._by_generation[save.generation] = save
+            if save.kind == "shards":
+                self.shards = save
+                self._set_read_folder(save.target)
+
+    def set(self, save: Save) -> None:
+        """Record the target of a save that was fetched from another worker."""
+        self._by_generation[save.generation] = save
+
+    def of(self, generation: int, epoch: int) -> Save | None:
+        """Return the requested target of a save, as its Save message; None if it has none or it is unknown."""
+        save = self._by_generation.get(generation)
+        return save if save is not None and save.epoch == epoch else None
+
+    @property
+    def default(self) -> Save | None:
+        """Return the target of a save or replica without one of its own, as a Save message; None if unknown."""
+        return self.shards or _shard_target(self.read_folder)
+
+
+class MemoryCheck:
+    """Checks whether the saves of one rank and their replicas in other workers fit into memory.
+
+    folder: of the arenas. preallocator: of the daemon.
+    """
+
+    def __init__(self, folder: Path, local_rank: int, preallocator: Preallocator) -> None:
+        self._folder, self._local_rank, self._preallocator = folder, local_rank, preallocator
+        self._replicas = 0
+        self._replica_bytes: Callable[[int], int] = lambda local_rank: 0
+        self._free_earlier_rounds: Callable[[], bool] = lambda: False
+
+    def set_replicas(
+        self, replicas: int, replica_bytes: Callable[[int], int], free_earlier_rounds: Callable[[], bool]
+    ) -> None:
+        """Set how many other workers keep this rank's shards, and how to count and free replicas of others when memory
+        is short.
+
+        replica_bytes: returns the bytes that replicas here use already, by local rank. free_earlier_rounds: frees
+        replicas of earlier rounds, and returns True if it removed any arena.
+        """
+        self._replicas, self._replica_bytes, self._free_earlier_rounds = replicas, replica_bytes, free_earlier_rounds
+
+    async def check(self, arena: Arena | None, size: int, generations: int) -> None:
+        """Raise NoMemory if `generations` of `size` bytes do not fit. Replicas of earlier rounds are freed before.
+
+        arena: of the rank, None before the first save.
+        """
+        try:
+            await asyncio.to_thread(self._check_once, arena, size, generations)
+        except NoMemory:
+            if not self._free_earlier_rounds():
+                raise
+            await asyncio.to_thread(self._check_once, arena, size, generations)
+
+    def _check_once(self, arena: Arena | None, size: int, generations: int) -> None:
+        """Raise NoMemory, with advice what to add, if `generations` of `size` bytes and the replicas do not fit.
+
+        Memory that the arena and the replicas have already is not counted twice.
+        """
+        slots = arena.slots()[:generations] if arena is not None else ()
+        need = need_bytes(size, generations, 1, self._replicas)
+        need -= sum(min(slot.reserved_bytes, size) for slot in slots)
+        need -= min(self._replica_bytes(self._local_rank), need_bytes(size, 0, 1, self._replicas))
+        refused = refusal(need, self._preallocator.remaining_limits(limits(self._folder)), folder=str(self._folder))
+        if refused is not None:
+            raise refused
+
+
 class RankStore:
     """Keeps the saves of one local rank.
 
@@ -182,63 +298,19 @@ class RankStore:
         log_event: EventLog,
         preallocator: Preallocator | None = None,
     ) -> None:
-        self._preallocator = preallocator or Preallocator()
+        self._preallocator, self.local_rank = preallocator or Preallocator(), identity.local_rank
         self._folder, self._identity, self._persist, self._log_event = folder, identity, persist, log_event
         self.arena: Arena | None = None
-        self._targets: dict[int, Save] = {}  # the Save message with the requested target, by generation
-        self._default_target: Save | None = None  # the last folder of shards, for generations without a target
-        self.read_folder = ""  # the folder of its checkpoints; "" if unknown
+        self.targets, self.memory = SaveTargets(), MemoryCheck(folder, identity.local_rank, self._preallocator)
         self._persisted: dict[int, str] = {}  # paths by epoch, of saves that the arena still holds
         self._hashing = asyncio.Lock()
         self._queue = PersistQueue()
-        self._replicas = 0
-        self._replica_bytes: Callable[[int], int] = lambda local_rank: 0
-        self._free_earlier_rounds: Callable[[], bool] = lambda: False
-
-    @property
-    def local_rank(self) -> int:
-        """Return the local rank whose saves are kept here."""
-        return self._identity.local_rank
 
     def adopt(self, arena: Arena) -> None:
         """Use an arena of an earlier daemon of this worker as this rank's own, and remove the earlier daemon's pins."""
         arena.unpin_all()
         self.arena = arena
-        self.read_folder = target_of(arena.file)
-
-    def register(self, target: str, read_folder: str = "") -> bool:
-        """Record the folders of a process that connected. Return True if it names the first target known here.
-
-        target: the folder that this process writes shards to, "" for none. read_folder: the folder its checkpoints are
-        read from, even if another process writes there; "" for `target`.
-        """
-        self._set_read_folder(read_folder or target)
-        former_target = self._default_target.target if self._default_target is not None else ""
-        if former_target != target:
-            self._default_target = _shard_target(target)
-        return bool(target) and not former_target
-
-    def _set_read_folder(self, folder: str) -> None:
-        """Write the folder into the arena's file, so that a restarted daemon knows it before the process connects."""
-        if folder != self.read_folder and self.arena is not None:
-            note_target(self.arena.file, folder)
-        self.read_folder = folder
-
-    def set_replicas(
-        self, replicas: int, replica_bytes: Callable[[int], int], free_earlier_rounds: Callable[[], bool]
-    ) -> None:
-        """Set how many other workers keep this rank's shards, and how to count and free replicas of others when memory
-        is short.
-
-        replica_bytes: returns the bytes that replicas here use already, by local rank. free_earlier_rounds: frees
-        replicas of earlier rounds, and returns True if it removed any arena.
-        """
-        self._replicas, self._replica_bytes, self._free_earlier_rounds = replicas, replica_bytes, free_earlier_rounds
-
-    @property
-    def default_target(self) -> Save | None:
-        """Return the target of a save or replica without one of its own, as a Save message; None if unknown."""
-        return self._default_target or _shard_target(self.read_folder)
+        self.targets.adopt(arena.file)
 
     async def reserve(self, size: int, generations: int) -> Arena:
         """Return the arena, with memory for one save of `size` bytes now, and soon for all generations.
@@ -247,31 +319,13 @@ class RankStore:
         all generations does not fit, before any is allocated. Replicas of earlier rounds are freed before it is raised.
         """
         count = min(max(generations, 2), MAX_GENERATIONS)
-        try:
-            await asyncio.to_thread(self._check_memory, size, min(generations, count))
-        except NoMemory:
-            if not self._free_earlier_rounds():
-                raise
-            await asyncio.to_thread(self._check_memory, size, min(generations, count))
+        await self.memory.check(self.arena, size, min(generations, count))
         if self.arena is None:
             self.arena = await asyncio.to_thread(Arena.make, self._folder, replace(self._identity, count=count))
             lock_for_daemon(self.arena)
-            note_target(self.arena.file, self.read_folder)
+            self.targets.begin(self.arena.file)
         await self._preallocator.allocate(self.arena, min(generations, self.arena.identity.count), size)
         return self.arena
-
-    def _check_memory(self, size: int, generations: int) -> None:
-        """Raise NoMemory, with advice what to add, if `generations` of `size` bytes and the replicas do not fit.
-
-        Memory that the arena and the replicas have already is not counted twice.
-        """
-        slots = self.arena.slots()[:generations] if self.arena is not None else ()
-        need = need_bytes(size, generations, 1, self._replicas)
-        need -= sum(min(slot.reserved_bytes, size) for slot in slots)
-        need -= min(self._replica_bytes(self._identity.local_rank), need_bytes(size, 0, 1, self._replicas))
-        refused = refusal(need, self._preallocator.remaining_limits(limits(self._folder)), folder=str(self._folder))
-        if refused is not None:
-            raise refused
 
     async def pin_save(self, save: Save) -> tuple[int, ShardRecord] | None:
         """Pin the generation that a Save message names, and remember the save's target; return (generation, record).
@@ -283,21 +337,8 @@ class RankStore:
         record = self.arena.pin(save.generation, save.epoch) if save.generation < self.arena.identity.count else None
         if record is None:
             return None
-        if save.target:
-            self._targets[save.generation] = save
-            if save.kind == "shards":
-                self._default_target = save
-                self._set_read_folder(save.target)
+        self.targets.record(save)
         return save.generation, record
-
-    def saved_target(self, generation: int, epoch: int) -> Save | None:
-        """Return the requested target of a save, as its Save message; None if it has none or it is unknown."""
-        save = self._targets.get(generation)
-        return save if save is not None and save.epoch == epoch else None
-
-    def set_target(self, save: Save) -> None:
-        """Record the target of a save that was fetched from another worker."""
-        self._targets[save.generation] = save
 
     async def hash(self, generation: int) -> bool:
         """Hash a pinned generation, and store its checksums in the arena.
@@ -307,28 +348,7 @@ class RankStore:
         """
         assert self.arena is not None
         async with self._hashing:
-            return await asyncio.to_thread(self._hash, self.arena, generation)
-
-    def _hash(self, arena: Arena, generation: int) -> bool:
-        """Compute the checksums of one generation, and store or compare them.
-
-        Returns False if the generation has no save. Also returns False, and discards the generation, if it already has
-        other checksums, since its memory is corrupt.
-        """
-        slot = arena.slots()[generation]
-        if slot.record is None:
-            return False
-        shard_bytes = slot.record.shard_bytes
-        sums = sums_of(arena.map(generation, slot.record.region_bytes)[:shard_bytes])
-        if slot.state is SlotState.SEALED:
-            arena.set_hashed(generation, sums)
-            return True
-        with suppress(BadCheckpoint):
-            if tuple(sums) == arena.sums(generation):
-                return True
-        arena.discard(generation)
-        self._log_event("memory_corrupt", {"step": slot.record.step, "local_rank": self._identity.local_rank})
-        return False
+            return await asyncio.to_thread(_hash, self.arena, generation, self._log_event)
 
     async def write(self, generation: int, record: ShardRecord, target: Save) -> str:
         """Wait for the turn, and write a pinned and hashed generation to storage; return its path there.
@@ -382,11 +402,6 @@ class RankStore:
                 self.arena.unpin(generation)
         return sorted(saves, key=lambda each: -each[0].epoch)
 
-    def unpin(self, generation: int) -> None:
-        """Remove one pin, so that the generation may be overwritten."""
-        if self.arena is not None:
-            self.arena.unpin(generation)
-
     def pin_unwritten(self, step: int) -> tuple[int, ShardRecord, Save] | None:
         """Pin the newest generation of a step; return the generation, its record and its target in storage.
 
@@ -395,15 +410,11 @@ class RankStore:
         if self.arena is None or (pinned := self.arena.pin_newest(lambda record: record.step == step)) is None:
             return None
         generation, record = pinned
-        target = self.saved_target(generation, record.epoch) or self._default_target
+        target = self.targets.of(generation, record.epoch) or self.targets.shards
         if target is None or record.epoch in self._persisted:
             self.arena.unpin(generation)
             return None
         return generation, record, target
-
-    def is_hashed(self, generation: int) -> bool:
-        """Return True if this generation needs no hashing: it is not SEALED."""
-        return self.arena is not None and self.arena.slots()[generation].state is not SlotState.SEALED
 
     async def verify(self, step: int) -> None:
         """Hash the newest generation of this step again. A corrupt one is discarded and logged.
@@ -417,11 +428,6 @@ class RankStore:
         finally:
             self.arena.unpin(pinned[0])
 
-    def newest_round(self) -> int:
-        """Return the newest round of all saves held, or -1 for none."""
-        slots = self.arena.slots() if self.arena is not None else ()
-        return max((slot.record.round for slot in slots if slot.record), default=-1)
-
     async def forget_after(self, step: int) -> None:
         """Discard all saves newer than this step, since the world continues from it."""
         if self.arena is None:
@@ -431,13 +437,6 @@ class RankStore:
                 if slot.record is not None and slot.record.step > step:
                     self.arena.discard(generation)
 
-    def newest(self) -> int:
-        """Return the newest sealed step, or -1 for none."""
-        slots = self.arena.slots() if self.arena is not None else ()
-        index = newest(slots)
-        record = slots[index].record if index is not None else None
-        return record.step if record is not None else -1
-
     def close(self, *, remove: bool) -> None:
         """Close the arena. remove: also free its memory."""
         if self.arena is not None:
@@ -445,6 +444,43 @@ class RankStore:
                 self.arena.remove()
             self.arena.close()
             self.arena = None
+            self.targets.close()
+
+
+def _hash(arena: Arena, generation: int, log_event: EventLog) -> bool:
+    """Compute the checksums of one generation, and store or compare them.
+
+    Returns False if the generation has no save. Also returns False, and discards the generation, if it already has
+    other checksums, since its memory is corrupt.
+    """
+    slot = arena.slots()[generation]
+    if slot.record is None:
+        return False
+    shard_bytes = slot.record.shard_bytes
+    sums = sums_of(arena.map(generation, slot.record.region_bytes)[:shard_bytes])
+    if slot.state is SlotState.SEALED:
+        arena.set_hashed(generation, sums)
+        return True
+    with suppress(BadCheckpoint):
+        if tuple(sums) == arena.sums(generation):
+            return True
+    arena.discard(generation)
+    log_event("memory_corrupt", {"step": slot.record.step, "local_rank": arena.identity.local_rank})
+    return False
+
+
+def newest_round(arena: Arena | None) -> int:
+    """Return the newest round of all saves held, or -1 for none."""
+    slots = arena.slots() if arena is not None else ()
+    return max((slot.record.round for slot in slots if slot.record), default=-1)
+
+
+def newest_step(arena: Arena | None) -> int:
+    """Return the newest sealed step, or -1 for none."""
+    slots = arena.slots() if arena is not None else ()
+    index = newest(slots)
+    record = slots[index].record if index is not None else None
+    return record.step if record is not None else -1
 
 
 def _shard_target(target: str) -> Save | None:

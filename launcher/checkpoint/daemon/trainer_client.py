@@ -128,21 +128,45 @@ def daemon_command(listener_fd: int, folder: Path, run: str, worker: str) -> lis
     return [sys.executable, "-m", "turnout.launcher.checkpoint.daemon", *chain.from_iterable(options.items())]
 
 
-class TrainerClient:
-    """One training process's connection to its daemon.
+class OwnDaemon:
+    """A daemon that one training process starts for itself alone, since no agent runs.
 
-    hello: the message that introduces this process to the daemon. environ: of this process; without DAEMON in it, a
-    daemon of its own is started. folder: of the arenas of that daemon. on_message: called on a thread with each result
-    of a save: Hashed, Persisted or SaveFailed. `arena`: path of the rank's arena, "" if it has none yet. Raises
-    DaemonLost if the daemon cannot be reached or refuses, and TimeoutError if it does not answer within ANSWER_S.
+    It ends after the process, when all saves are written. folder: of the arenas. environ: of the daemon. hello: names
+    the run and the worker. `path`: of its socket.
     """
 
-    def __init__(
-        self, hello: Hello, environ: dict[str, str], folder: Path, on_message: Callable[[ToClient], None]
-    ) -> None:
-        self._on_message = on_message
-        self._own_daemon: subprocess.Popen[bytes] | None = None
-        self._socket_folder: PrivateDir | None = None
+    def __init__(self, hello: Hello, folder: Path, environ: dict[str, str]) -> None:
+        self._socket_folder: PrivateDir = private_folder(tempfile.gettempdir())
+        self.path = str(socket_in(self._socket_folder.name))
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+            listener.bind(self.path)
+            listener.listen()
+            command = daemon_command(listener.fileno(), folder, hello.run, hello.worker)
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, pass_fds=[listener.fileno()], start_new_session=True, env=environ
+            )
+
+    def end(self) -> None:
+        """Wait until the daemon has finished all saves and ended."""
+        assert self._process.stdin is not None
+        with suppress(OSError):
+            self._process.stdin.write(encode(End(True)))
+        with suppress(OSError):
+            self._process.stdin.close()
+        self._process.wait()
+        self._socket_folder.cleanup()
+
+
+class DaemonLink:
+    """A training process's connection to its daemon, and the saves that the daemon has not finished.
+
+    hello: introduces this process to the next daemon. path: of the daemon's socket. on_message: called on a thread with
+    each result of a save. reconnects: if the daemon dies, another one takes its place. Raises DaemonLost if the daemon
+    cannot be reached.
+    """
+
+    def __init__(self, hello: Hello, path: str, on_message: Callable[[ToClient], None], *, reconnects: bool) -> None:
+        self._hello, self._path, self._on_message, self._reconnects = hello, path, on_message, reconnects
         self._answers: list[ToClient] = []
         self._changed = threading.Condition()
         self._lost = ""
@@ -150,7 +174,6 @@ class TrainerClient:
         self._saves: dict[int, Save] = {}  # by epoch: those that are not finished, as far as known
         self._losses, self._connected, self._closed = 0, 1, False  # _connected: number of the connection, 0 for none
         self._sending = threading.Lock()
-        self._hello, self._path = hello, environ.get(DAEMON, "") or self._start_own_daemon(hello, folder, environ)
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             self._socket.connect(self._path)
@@ -159,33 +182,6 @@ class TrainerClient:
             raise DaemonLost(f"{self._path}: {error.strerror}") from error
         self.reader = threading.Thread(target=self._read_daemons, name="turnout-checkpoint-client", daemon=True)
         self.reader.start()
-        self.arena = self._arena_path(hello)
-
-    def _start_own_daemon(self, hello: Hello, folder: Path, environ: dict[str, str]) -> str:
-        """Start a daemon for this process alone; return its socket path.
-
-        The daemon ends after this process, when all saves are written. folder: of the arenas. environ: of the daemon.
-        hello: names the run and the worker.
-        """
-        self._socket_folder = private_folder(tempfile.gettempdir())
-        path = str(socket_in(self._socket_folder.name))
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
-            listener.bind(path)
-            listener.listen()
-            command = daemon_command(listener.fileno(), folder, hello.run, hello.worker)
-            self._own_daemon = subprocess.Popen(
-                command, stdin=subprocess.PIPE, pass_fds=[listener.fileno()], start_new_session=True, env=environ
-            )
-        return path
-
-    def reserve(self, size: int, generations: int) -> str:
-        """Let the daemon allocate memory for `generations` saves of `size` bytes; return the arena's path.
-
-        Raises NoMemory, which says what to add, if memory is too small; DaemonLost if the daemon is lost; TimeoutError
-        if it does not answer within ANSWER_S.
-        """
-        self.arena = self._arena_path(ReserveMemory(size, generations))
-        return self.arena
 
     def announce_save(self, save: Save) -> None:
         """Tell the daemon that a save is sealed, without waiting for its answer.
@@ -221,51 +217,7 @@ class TrainerClient:
             if self._lost:
                 raise DaemonLost(self._lost)
 
-    def drop_oldest(self) -> int:
-        """Let the daemon drop the oldest save that waits for storage. Return its step, or -1 if none can be dropped.
-
-        Raises TimeoutError after ANSWER_S, and DaemonLost if the daemon is lost.
-        """
-        answer = self._ask(DropOldestSave(), ANSWER_S, SaveDropped)
-        return answer.step if isinstance(answer, SaveDropped) else -1
-
-    def wait(self, timeout_s: float | None = None) -> None:
-        """Wait until the daemon has finished all saves that this process has announced, successfully or not.
-
-        timeout_s: seconds, None for no limit. Raises TimeoutError after them, and DaemonLost if the daemon is lost.
-        """
-        self._ask(Wait(), timeout_s, Done)
-
-    def held_steps(self, ranks: int) -> tuple[HeldStep, ...]:
-        """List the hashed steps of which all local ranks below `ranks` hold their shard, newest first.
-
-        Raises TimeoutError after ANSWER_S, and DaemonLost if the daemon is lost.
-        """
-        answer = self._ask(GetHeldSteps(ranks), ANSWER_S, HeldSteps)
-        return answer.held_steps if isinstance(answer, HeldSteps) else ()
-
-    def stats(self) -> Stats:
-        """Request the daemon's statistics of this process.
-
-        Raises TimeoutError after ANSWER_S, and DaemonLost if the daemon is lost.
-        """
-        answer = self._ask(GetStats(), ANSWER_S, Stats)
-        assert isinstance(answer, Stats)
-        return answer
-
-    def _arena_path(self, message: Hello | ReserveMemory) -> str:
-        """Send a request whose answer is the path of the arena, and return the path.
-
-        Raises NoMemory if the daemon refuses for lack of memory, DaemonLost if it refuses otherwise or is lost, and
-        TimeoutError after ANSWER_S.
-        """
-        answer = self._ask(message, ANSWER_S, (ArenaPath, RequestRefused))
-        if isinstance(answer, RequestRefused):
-            raise NoMemory(answer.detail) if answer.reason == "no_memory" else DaemonLost(answer.detail)
-        assert isinstance(answer, ArenaPath)
-        return answer.path
-
-    def _ask(
+    def ask(
         self, message: ToDaemon, timeout_s: float | None, kinds: type[object] | tuple[type[object], ...]
     ) -> ToClient:
         """Send a request and return the first answer of these kinds.
@@ -278,9 +230,9 @@ class TrainerClient:
 
         def is_over() -> bool:
             """Return True if there is an answer, a new connection, or no daemon any more."""
-            return bool(self._lost or (self._connected and self._connected != asked_connection)) or self._has_answer(
-                kinds
-            )
+            if self._lost or (self._connected and self._connected != asked_connection):
+                return True
+            return any(isinstance(each, kinds) for each in self._answers)
 
         while True:
             with self._changed:
@@ -296,10 +248,6 @@ class TrainerClient:
                 asked_connection = self._connected
             self._send(message, asked_connection)  # to the next daemon again, if the one that was asked has died
 
-    def _has_answer(self, kinds: type[object] | tuple[type[object], ...]) -> bool:
-        """Return True if an answer of one of these kinds has arrived."""
-        return any(isinstance(each, kinds) for each in self._answers)
-
     def _send(self, message: ToDaemon, connection: int) -> None:
         """Send a message on the connection with this number, 0 for none. Drop it if that connection is lost."""
         with self._sending, suppress(OSError):
@@ -314,7 +262,7 @@ class TrainerClient:
                 number, self._connected = self._connected, 0
                 self._unpinned = len(self._saves)
                 self._losses += 1
-                if self._closed or self._lost or self._own_daemon is not None or self._losses > MAX_LOSSES:
+                if self._closed or self._lost or not self._reconnects or self._losses > MAX_LOSSES:
                     self._lost = self._lost or why
                     self._changed.notify_all()
                     return
@@ -410,19 +358,95 @@ class TrainerClient:
                 del self._saves[epoch]
 
     def close(self) -> None:
-        """Disconnect. If this process started the daemon, wait until the daemon has finished all saves and ended."""
+        """Disconnect. Calls that still wait raise DaemonLost."""
         with self._sending:
             self._closed = True  # a connection that is being made is closed by the reading thread
             with suppress(OSError):
                 self._socket.sendall(encode(Bye()))
                 self._socket.shutdown(socket.SHUT_RDWR)  # else the reading thread keeps the connection open
             self._socket.close()
+
+
+class TrainerClient:
+    """The requests of one training process to its daemon.
+
+    hello: the message that introduces this process to the daemon. environ: of this process; without DAEMON in it, a
+    daemon of its own is started. folder: of the arenas of that daemon. on_message: called on a thread with each result
+    of a save: Hashed, Persisted or SaveFailed. `arena`: path of the rank's arena, "" if it has none yet. `link`: takes
+    the saves. Raises DaemonLost if the daemon cannot be reached or refuses, and TimeoutError if it does not answer
+    within ANSWER_S.
+    """
+
+    def __init__(
+        self, hello: Hello, environ: dict[str, str], folder: Path, on_message: Callable[[ToClient], None]
+    ) -> None:
+        path = environ.get(DAEMON, "")
+        self._own_daemon = None if path else OwnDaemon(hello, folder, environ)
         if self._own_daemon is not None:
-            assert self._own_daemon.stdin is not None
-            with suppress(OSError):
-                self._own_daemon.stdin.write(encode(End(True)))
-            with suppress(OSError):
-                self._own_daemon.stdin.close()
-            self._own_daemon.wait()
-        if self._socket_folder is not None:
-            self._socket_folder.cleanup()
+            path = self._own_daemon.path
+        try:
+            self.link = DaemonLink(hello, path, on_message, reconnects=self._own_daemon is None)
+        except DaemonLost:
+            if self._own_daemon is not None:
+                self._own_daemon.end()
+            raise
+        self.arena = self._arena_path(hello)
+
+    def reserve(self, size: int, generations: int) -> str:
+        """Let the daemon allocate memory for `generations` saves of `size` bytes; return the arena's path.
+
+        Raises NoMemory, which says what to add, if memory is too small; DaemonLost if the daemon is lost; TimeoutError
+        if it does not answer within ANSWER_S.
+        """
+        self.arena = self._arena_path(ReserveMemory(size, generations))
+        return self.arena
+
+    def drop_oldest(self) -> int:
+        """Let the daemon drop the oldest save that waits for storage. Return its step, or -1 if none can be dropped.
+
+        Raises TimeoutError after ANSWER_S, and DaemonLost if the daemon is lost.
+        """
+        answer = self.link.ask(DropOldestSave(), ANSWER_S, SaveDropped)
+        return answer.step if isinstance(answer, SaveDropped) else -1
+
+    def wait(self, timeout_s: float | None = None) -> None:
+        """Wait until the daemon has finished all saves that this process has announced, successfully or not.
+
+        timeout_s: seconds, None for no limit. Raises TimeoutError after them, and DaemonLost if the daemon is lost.
+        """
+        self.link.ask(Wait(), timeout_s, Done)
+
+    def held_steps(self, ranks: int) -> tuple[HeldStep, ...]:
+        """List the hashed steps of which all local ranks below `ranks` hold their shard, newest first.
+
+        Raises TimeoutError after ANSWER_S, and DaemonLost if the daemon is lost.
+        """
+        answer = self.link.ask(GetHeldSteps(ranks), ANSWER_S, HeldSteps)
+        return answer.held_steps if isinstance(answer, HeldSteps) else ()
+
+    def stats(self) -> Stats:
+        """Request the daemon's statistics of this process.
+
+        Raises TimeoutError after ANSWER_S, and DaemonLost if the daemon is lost.
+        """
+        answer = self.link.ask(GetStats(), ANSWER_S, Stats)
+        assert isinstance(answer, Stats)
+        return answer
+
+    def _arena_path(self, message: Hello | ReserveMemory) -> str:
+        """Send a request whose answer is the path of the arena, and return the path.
+
+        Raises NoMemory if the daemon refuses for lack of memory, DaemonLost if it refuses otherwise or is lost, and
+        TimeoutError after ANSWER_S.
+        """
+        answer = self.link.ask(message, ANSWER_S, (ArenaPath, RequestRefused))
+        if isinstance(answer, RequestRefused):
+            raise NoMemory(answer.detail) if answer.reason == "no_memory" else DaemonLost(answer.detail)
+        assert isinstance(answer, ArenaPath)
+        return answer.path
+
+    def close(self) -> None:
+        """Disconnect. If this process started the daemon, wait until the daemon has finished all saves and ended."""
+        self.link.close()
+        if self._own_daemon is not None:
+            self._own_daemon.end()

@@ -211,6 +211,45 @@ def _open_step_in_storage(folder: str, step: int) -> InStorage:
         raise BadCheckpoint(f"step {step} is not in storage either: {error}") from error
 
 
+class StepChoice:
+    """The step that one reader reads, found at the first use.
+
+    folder: absolute path or URL. environ: of this process. step: the step to read, None for the newest. `saved`: the
+    step that was found, None before the first use and if there is none. The first use raises the errors of
+    `find_saved`.
+    """
+
+    def __init__(self, folder: str, environ: Mapping[str, str], step: int | None) -> None:
+        self.folder, self.step, self._environ = folder, step, environ
+        self.saved: SavedStep | None = None
+
+    def find(self) -> SavedStep | None:
+        """Return the step that is read, found at the first call; None if there is none."""
+        if self.saved is None:
+            self.saved = find_saved(self.folder, self._environ, self.step)
+        return self.saved
+
+    def require(self) -> SavedStep:
+        """Return the step that is read. Raises BadCheckpoint if there is none, and the errors of `find_saved`."""
+        saved = self.find()
+        if saved is None:
+            what = "nothing" if self.step is None else f"no step {self.step}"
+            raise BadCheckpoint(f"{self.folder}: {what} is stored here")
+        return saved
+
+    def find_agreed(self, step: int, save: str, shape: int) -> SavedStep:
+        """Return the save that all ranks agreed on; search for its step if this rank has found another save.
+
+        save, shape: id and shape of its table. Raises BadCheckpoint if this rank does not find it.
+        """
+        if self.require().table.save != save:
+            log.warning("checkpoint_passed_over", extra={"step": self.require().step, "why": "another rank lacks it"})
+            self.saved = find_saved(self.folder, self._environ, step)
+            if self.require().table.save != save or self.require().table.shape != shape:
+                raise BadCheckpoint(f"step {step} is another one than the other ranks have")
+        return self.require()
+
+
 class FlashStorageReader(StorageReader):  # type: ignore[misc, unused-ignore]
     """Reads one step, found at the first use. Later loads use the same step, unless the ranks agree on an older one.
 
@@ -223,17 +262,16 @@ class FlashStorageReader(StorageReader):  # type: ignore[misc, unused-ignore]
     def __init__(
         self, folder: str | os.PathLike[str], *, step: int | None = None, environ: Mapping[str, str] | None = None
     ) -> None:
-        self.folder, self._step = absolute_folder(folder), step
-        self._environ = os.environ if environ is None else environ
-        self._open_step: SavedStep | None = None
+        self.folder, self._environ = absolute_folder(folder), os.environ if environ is None else environ
+        self._choice = StepChoice(self.folder, self._environ, step)
 
     def __bool__(self) -> bool:
-        return self._find_step() is not None
+        return self._choice.find() is not None
 
     @property
     def step(self) -> int | None:
         """Return the step that is read, or None if there is none to read (`find_saved`)."""
-        saved = self._find_step()
+        saved = self._choice.find()
         return None if saved is None else saved.step
 
     @property
@@ -241,13 +279,7 @@ class FlashStorageReader(StorageReader):  # type: ignore[misc, unused-ignore]
         """Return the source of the loads so far: "memory", "storage" if any part came from there, "" before the
         first.
         """
-        return "" if self._open_step is None else self._open_step.source
-
-    def _find_step(self) -> SavedStep | None:
-        """Return the step that is read, found at the first call; None if there is none."""
-        if self._open_step is None:
-            self._open_step = find_saved(self.folder, self._environ, self._step)
-        return self._open_step
+        return "" if self._choice.saved is None else self._choice.saved.source
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
         """Change the folder to `checkpoint_id`, and forget the step that was found. Called by DCP.
@@ -255,29 +287,22 @@ class FlashStorageReader(StorageReader):  # type: ignore[misc, unused-ignore]
         Nothing changes for None and for the same folder.
         """
         if checkpoint_id is not None and absolute_folder(checkpoint_id) != self.folder:
-            self.folder, self._open_step = absolute_folder(checkpoint_id), None
+            self.folder = absolute_folder(checkpoint_id)
+            self._choice = StepChoice(self.folder, self._environ, self._choice.step)
 
     def read_metadata(self) -> Metadata:
         """Return DCP's metadata of the step that is read.
 
         Raises BadCheckpoint if there is no step to read, and the errors of `find_saved`.
         """
-        return metadata_of(self._saved_step().table)
-
-    def _saved_step(self) -> SavedStep:
-        """Return the step that is read. Raises BadCheckpoint if there is none, and the errors of `find_saved`."""
-        saved = self._find_step()
-        if saved is None:
-            what = "nothing" if self._step is None else f"no step {self._step}"
-            raise BadCheckpoint(f"{self.folder}: {what} is stored here")
-        return saved
+        return metadata_of(self._choice.require().table)
 
     def set_up_storage_reader(self, metadata: Metadata, is_coordinator: bool) -> None:
         """Do nothing. Called by DCP."""
 
     def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
         """Return the plan with the step that this rank has found. Called by DCP."""
-        saved = self._saved_step()
+        saved = self._choice.require()
         return replace(plan, storage_data=(saved.step, saved.table.save, saved.table.shape))
 
     def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
@@ -297,25 +322,11 @@ class FlashStorageReader(StorageReader):  # type: ignore[misc, unused-ignore]
         Raises BadCheckpoint if the agreed step is missing or an item is broken, and StorageFailed if storage fails. The
         state dict may then be partly filled.
         """
-        saved = self._agreed_save(*plan.storage_data)
+        saved = self._choice.find_agreed(*plan.storage_data)
         saved.read(_wanted_items(saved, planner, plan))
         done: Future[None] = Future()
         done.set_result(None)
         return done
-
-    def _agreed_save(self, step: int, save: str, shape: int) -> SavedStep:
-        """Return the save that all ranks agreed on; search for its step if this rank has found another save.
-
-        save, shape: id and shape of its table. Raises BadCheckpoint if this rank does not find it.
-        """
-        if self._saved_step().table.save != save:
-            log.warning(
-                "checkpoint_passed_over", extra={"step": self._saved_step().step, "why": "another rank lacks it"}
-            )
-            self._open_step = find_saved(self.folder, self._environ, step)
-            if self._saved_step().table.save != save or self._saved_step().table.shape != shape:
-                raise BadCheckpoint(f"step {step} is another one than the other ranks have")
-        return self._saved_step()
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:

@@ -49,6 +49,110 @@ class Loaded(NamedTuple):
     state: object
 
 
+class CheckpointLoader:
+    """Loads the newest step of one training process, from memory if all ranks hold it, else from storage.
+
+    rank: this process. folder: of the checkpoints in storage. memory: returns the saver of this process. replicated:
+    every rank has the same state. rng: restore the random number generators. `source`: of the last load, "memory" or
+    "storage"; "" for none.
+    """
+
+    def __init__(
+        self, rank: ProcessInfo, folder: str, memory: Callable[[], MemorySaver], *, replicated: bool, rng: bool
+    ) -> None:
+        self._rank, self._folder, self._memory, self._replicated, self._rng = rank, folder, memory, replicated, rng
+        self.source = ""
+
+    def load(self, into: Mapping[str, object] | None) -> Loaded | None:
+        """Load the newest step. A single rank falls back to storage if the step in memory is broken.
+
+        into: objects by key that load their part of the state; None for none. Returns and raises as Checkpointer.load.
+        """
+        memory_step = self._step_in_memory()
+        if memory_step >= 0:
+            try:
+                return self._restore("memory", memory_step, self._memory().read(memory_step), into)
+            except BadCheckpoint as error:
+                if self._rank.world > 1:  # the other ranks would not fall back as well
+                    raise
+                log.warning("memory_passed_over", extra={"step": memory_step, "why": str(error)})
+        return self._load_from_storage(into)
+
+    def _restore(self, source: str, step: int, shard: memoryview, into: Mapping[str, object] | None) -> Loaded:
+        """Decode a verified shard, load it into objects, and restore the random number generators if this rank saved
+        it.
+
+        source: "memory" or "storage", for logs. into: objects by key that load the state, None for none.
+        """
+        state, rng_text = state_of(shard), extra_text_of(shard) if self._rng else ""
+        if into:
+            restore(into, state)
+        if rng_text and not rng.restore(rng_text, self._rank.rank):
+            log.info("random_numbers_of_another_rank", extra={"step": step})
+        self.source = source
+        log.info("checkpoint_loaded", extra={"step": step, "source": source})
+        return Loaded(step, state)
+
+    def _step_in_memory(self) -> int:
+        """Return the step to load from memory, or -1 to load from storage.
+
+        An agent names the step that all ranks hold. Without an agent, a single rank takes its own newest step unless
+        storage has a newer one. Several ranks without an agent read storage, since no rank knows what the others hold.
+        """
+        if self._rank.restore_step is not None:
+            return self._rank.restore_step
+        newest_step = self._memory().newest() if self._rank.world == 1 else -1
+        if newest_step >= 0:
+            with suppress(StorageFailed):
+                stored = newest(open_store(self._folder), lambda word, fields: None)
+                if stored is not None and stored.step > newest_step:
+                    log.warning(
+                        "memory_passed_over", extra={"step": newest_step, "why": f"storage has step {stored.step}"}
+                    )
+                    return -1
+        return newest_step
+
+    def _load_from_storage(self, into: Mapping[str, object] | None) -> Loaded | None:
+        """Load the newest readable step from storage; None if there is none.
+
+        A single rank logs a step that it cannot read and tries an older one; in a larger world the error is raised.
+        Raises BadCheckpoint for a step of another world size, NewerFormat for one of a newer format, and StorageFailed
+        if storage cannot be listed. into: as of `load`.
+        """
+        store = open_store(self._folder)
+        rank, world = (0, 1) if self._replicated else (self._rank.rank, self._rank.world)
+        if "://" not in self._folder and not Path(self._folder).is_dir():
+            return None
+        for manifest in self._manifests_to_read(store):
+            if manifest.world != world:
+                raise BadCheckpoint(
+                    f"step {manifest.step} in {self._folder} is of {manifest.world} ranks, this world has {world}: "
+                    "save with torch.distributed.checkpoint what is to be loaded in another world size"
+                )
+            try:
+                return self._restore("storage", manifest.step, load_shard(store, manifest, rank), into)
+            except (BadCheckpoint, StorageFailed) as error:
+                if self._rank.world > 1:
+                    raise
+                log.warning("checkpoint_passed_over", extra={"step": manifest.step, "why": str(error)})
+        return None
+
+    def _manifests_to_read(self, store: Store) -> Iterable[Manifest]:
+        """Return the manifests of the committed steps that this rank may read, newest first.
+
+        If the agents agreed on one step in storage for all ranks, only that one; () if they agreed that there is none.
+        Raises BadCheckpoint if the named step does not become visible here, and StorageFailed.
+        """
+        named = self._rank.stored_step
+        if named is None or self._rank.world == 1:
+            return committed(store, _log_warning)
+        for step in store.steps():
+            if step > named:
+                why = f"in this round all ranks read step {named}" if named >= 0 else "it was not there for all ranks"
+                log.warning("checkpoint_passed_over", extra={"step": step, "why": why})
+        return (await_manifest(store, named),) if named >= 0 else ()
+
+
 class Checkpointer:
     """Saves and loads the checkpoints of one training process.
 
@@ -96,7 +200,8 @@ class Checkpointer:
         self._memory: MemorySaver | None = None
         self._steps = Steps()
         self._saves = self._saved_bytes = 0
-        self._dropped, self._why, self._source = 0, "", ""
+        self._dropped, self._why = 0, ""
+        self._loader = CheckpointLoader(self._rank, self.folder, self._memory_saver, replicated=replicated, rng=rng)
         self._rng, self._streams = rng, streams
         self._frozen, self._before_steps = frozen, BeforeOptimizerSteps(self._before_step)
         self.on_failure: Callable[[int, str], None] = lambda step, why: None
@@ -131,7 +236,7 @@ class Checkpointer:
         not supported, DaemonLost if the daemon is lost, and TimeoutError if it does not answer.
         """
         if self.saves_here:
-            self._memory_saver().prepare(plain(state), self._rng_text())
+            self._memory_saver().prepare(plain(state), _rng_text(self._rng, self._rank.rank))
 
     def save(
         self,
@@ -163,7 +268,15 @@ class Checkpointer:
             self._before_steps.watch(optimizers)
         target = Save(0, 0, step, self.folder, keep=self._keep, every=self._every) if disk else None
         with in_phase(SAVING_PHASE):
-            self._save(step, state, target, copy_policy)
+            if not self.saves_here:
+                return
+            if self._replicated and self._rank.rank:  # the state of rank 0 is written to storage
+                target = None
+            self._saved_bytes += self._memory_saver().save(
+                step, plain(state), target, copy_policy, _rng_text(self._rng, self._rank.rank)
+            )
+            self._saves += 1
+            self._steps.saved(step)
 
     def _before_step(self) -> None:
         """Order the optimizer's step after a copy that still runs."""
@@ -175,24 +288,6 @@ class Checkpointer:
         self._dropped, self._why = self._dropped + 1, why
         log.warning("save_dropped", extra={"step": step, "why": why})
         self.on_failure(step, why)
-
-    def _save(self, step: int, state: object, target: Save | None, copy_policy: CopyPolicy | None = None) -> None:
-        """Save a state in memory, if this rank saves.
-
-        target: where in storage the daemon also writes it, None for memory only. If every rank has the same state, only
-        rank 0's is written to storage. copy_policy: None to copy everything before this returns.
-        """
-        if not self.saves_here:
-            return
-        if self._replicated and self._rank.rank:
-            target = None
-        self._saved_bytes += self._memory_saver().save(step, plain(state), target, copy_policy, self._rng_text())
-        self._saves += 1
-        self._steps.saved(step)
-
-    def _rng_text(self) -> str:
-        """Return the random number generators as text, "" if they are not saved."""
-        return rng.encode_state(self._rank.rank) if self._rng else ""
 
     def load(self, into: Mapping[str, object] | None = None) -> Loaded | None:
         """Load the newest step: from memory if all ranks hold it, else from storage.
@@ -208,96 +303,7 @@ class Checkpointer:
         cannot be read.
         """
         with in_phase(RESTORING_PHASE):
-            return self._load(into)
-
-    def _load(self, into: Mapping[str, object] | None) -> Loaded | None:
-        """Load as `load` does. A single rank falls back to storage if the step in memory is broken.
-
-        into: as of `load`.
-        """
-        memory_step = self._step_in_memory()
-        if memory_step >= 0:
-            try:
-                return self._restore("memory", memory_step, self._memory_saver().read(memory_step), into)
-            except BadCheckpoint as error:
-                if self._rank.world > 1:  # the other ranks would not fall back as well
-                    raise
-                log.warning("memory_passed_over", extra={"step": memory_step, "why": str(error)})
-        return self._load_from_storage(into)
-
-    def _restore(self, source: str, step: int, shard: memoryview, into: Mapping[str, object] | None) -> Loaded:
-        """Decode a verified shard, load it into objects, and restore the random number generators if this rank saved
-        it.
-
-        source: "memory" or "storage", for logs. into: objects by key that load the state, None for none.
-        """
-        state, rng_text = state_of(shard), extra_text_of(shard) if self._rng else ""
-        if into:
-            restore(into, state)
-        if rng_text and not rng.restore(rng_text, self._rank.rank):
-            log.info("random_numbers_of_another_rank", extra={"step": step})
-        self._source = source
-        log.info("checkpoint_loaded", extra={"step": step, "source": source})
-        return Loaded(step, state)
-
-    def _step_in_memory(self) -> int:
-        """Return the step to load from memory, or -1 to load from storage.
-
-        An agent names the step that all ranks hold. Without an agent, a single rank takes its own newest step unless
-        storage has a newer one. Several ranks without an agent read storage, since no rank knows what the others hold.
-        """
-        if self._rank.restore_step is not None:
-            return self._rank.restore_step
-        newest_step = self._memory_saver().newest() if self._rank.world == 1 else -1
-        if newest_step >= 0:
-            with suppress(StorageFailed):
-                stored = newest(open_store(self.folder), lambda word, fields: None)
-                if stored is not None and stored.step > newest_step:
-                    log.warning(
-                        "memory_passed_over", extra={"step": newest_step, "why": f"storage has step {stored.step}"}
-                    )
-                    return -1
-        return newest_step
-
-    def _load_from_storage(self, into: Mapping[str, object] | None) -> Loaded | None:
-        """Load the newest readable step from storage; None if there is none.
-
-        A single rank logs a step that it cannot read and tries an older one; in a larger world the error is raised.
-        Raises BadCheckpoint for a step of another world size, NewerFormat for one of a newer format, and StorageFailed
-        if storage cannot be listed. into: as of `load`.
-        """
-        store = open_store(self.folder)
-        rank, world = (0, 1) if self._replicated else (self._rank.rank, self._rank.world)
-        if "://" not in self.folder and not Path(self.folder).is_dir():
-            return None
-        for manifest in self._manifests_to_read(store):
-            if manifest.world != world:
-                raise BadCheckpoint(
-                    f"step {manifest.step} in {self.folder} is of {manifest.world} ranks, this world has {world}: "
-                    "save with torch.distributed.checkpoint what is to be loaded in another world size"
-                )
-            try:
-                return self._restore("storage", manifest.step, load_shard(store, manifest, rank), into)
-            except (BadCheckpoint, StorageFailed) as error:
-                if self._rank.world > 1:
-                    raise
-                log.warning("checkpoint_passed_over", extra={"step": manifest.step, "why": str(error)})
-        return None
-
-    def _manifests_to_read(self, store: Store) -> Iterable[Manifest]:
-        """Return the manifests of the committed steps that this rank may read, newest first.
-
-        If the agents agreed on one step in storage for all ranks, only that one; () if they agreed that there is none.
-        Raises BadCheckpoint if the named step does not become visible here, and StorageFailed.
-        """
-        named = self._rank.stored_step
-        if named is None or self._rank.world == 1:
-            return committed(store, _log_warning)
-        for step in store.steps():
-            if step > named:
-                why = f"in this round all ranks read step {named}" if named >= 0 else "it was not there for all ranks"
-                log.warning("checkpoint_passed_over", extra={"step": step, "why": why})
-        return (await_manifest(store, named),) if named >= 0 else ()
+            return self._loader.load(into)
 
     def wait(self, timeout_s: float | None = None) -> None:
         """Wait until every save is hashed and, if it has a target in storage, written there, or has failed or was
@@ -317,7 +323,9 @@ class Checkpointer:
         Raises DaemonLost if the daemon is lost, and TimeoutError if it does not answer.
         """
         if self._memory is None:
-            return SaveStats(self._saves, self._saved_bytes, why=self._why, source=self._source, dropped=self._dropped)
+            return SaveStats(
+                self._saves, self._saved_bytes, why=self._why, source=self._loader.source, dropped=self._dropped
+            )
         daemon_stats = self._memory.stats()
         return SaveStats(
             self._saves,
@@ -329,7 +337,7 @@ class Checkpointer:
             daemon_stats.in_flight,
             daemon_stats.failures,
             self._why,
-            self._source,
+            self._loader.source,
             self._dropped,
             self._memory.copied_bytes,
             daemon_stats.dropped,
@@ -357,6 +365,11 @@ class Checkpointer:
         if memory is not None:
             atexit.unregister(self.close)
             memory.close()
+
+
+def _rng_text(is_saved: bool, rank: int) -> str:
+    """Return the random number generators of a rank as text, "" if they are not saved."""
+    return rng.encode_state(rank) if is_saved else ""
 
 
 def _log_warning(word: str, fields: Mapping[str, object]) -> None:

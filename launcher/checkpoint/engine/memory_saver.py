@@ -394,7 +394,7 @@ class MemorySaver:
         """
         record = save.arena.seal(save.generation, save.record)
         message = msgspec.structs.replace(save.target, generation=save.generation, epoch=record.epoch, step=record.step)
-        self.client.announce_save(message)
+        self.client.link.announce_save(message)
         if self._frozen is not None and save.skipped_params is not None:
             self._frozen.compare_skipped(save.arena, save.generation, record, save.plan, save.skipped_params)
 
@@ -421,7 +421,7 @@ class MemorySaver:
         can be dropped, so this one waits. Raises LauncherError after _MAX_WAIT_S, and the errors of `Arena.begin` and
         of the daemon. record: of the save.
         """
-        self.client.wait_pinned()
+        self.client.link.wait_pinned()
         began_s, pause_s = time.monotonic(), _FIRST_PAUSE_S
         while (waited_s := time.monotonic() - began_s) < _MAX_WAIT_S:
             before = arena.slots() if self._frozen else ()

@@ -43,6 +43,16 @@ from turnout.launcher.event_log import EventLog
 from turnout.launcher.model import SaveOutcome, SaveTier
 
 
+class TargetPort(Protocol):
+    """The targets in storage of one local rank's saves, as replication uses them."""
+
+    def of(self, generation: int, epoch: int) -> Save | None:
+        """Return the target in storage of a save, as its Save message; None if it has none or it is unknown."""
+
+    def set(self, save: Save) -> None:
+        """Record the target in storage of a save that was fetched."""
+
+
 class RankPort(Protocol):
     """The part of one local rank's store that replication uses."""
 
@@ -51,14 +61,23 @@ class RankPort(Protocol):
     def adopt(self, arena: Arena) -> None:
         """Make this arena the local rank's own."""
 
-    def saved_target(self, generation: int, epoch: int) -> Save | None:
-        """Return the target in storage of a save, as its Save message; None if it has none or it is unknown."""
-
-    def set_target(self, save: Save) -> None:
-        """Record the target in storage of a save that was fetched."""
+    @property
+    def targets(self) -> TargetPort:
+        """Return the targets in storage of this rank's saves."""
 
     async def hash(self, generation: int) -> bool:
         """Hash a pinned generation. False if the bytes differ from earlier checksums."""
+
+
+class RankPorts(Protocol):
+    """The rank stores of one daemon, as replication uses them."""
+
+    @property
+    def by_rank(self) -> Mapping[int, RankPort]:
+        """Return the rank stores by local rank."""
+
+    def of(self, local_rank: int) -> RankPort:
+        """Return the rank store of this local rank, made if there is none."""
 
 
 class DaemonPort(Protocol):
@@ -69,14 +88,24 @@ class DaemonPort(Protocol):
     folder: Path
 
     @property
-    def rank_stores(self) -> Mapping[int, RankPort]:
-        """Return the rank stores by local rank."""
-
-    def rank_store(self, local_rank: int) -> RankPort:
-        """Return the rank store of this local rank, made if there is none."""
+    def rank_stores(self) -> RankPorts:
+        """Return the stores of this worker's ranks."""
 
     def report_save(self, save: SaveEnded) -> None:
         """Report to the agent that a save has ended now."""
+
+
+@dataclass(slots=True)
+class RoundReplication:
+    """The replication in one round, from the order to restore until the next one."""
+
+    restore_place: RestorePlace | None = None  # this worker's place in the round, None before the first
+    complete_step: int = -1  # the newest step of which all replicas are complete
+    replicas: int = 0  # how many the training processes want
+    saves: dict[int, Save] = field(default_factory=dict)  # the newest announced save, by local rank
+    unreplicated_steps: set[int] = field(default_factory=set)  # sealed by the first local rank and not replicated yet
+    ordered_steps: set[int] = field(default_factory=set)  # steps that the leader named
+    fetch_failed: bool = False  # a shard could not be fetched
 
 
 @dataclass(slots=True)
@@ -90,16 +119,10 @@ class ReplicationContext:
     rate_limiter: RateLimiter  # limits the bytes sent per second
     token: bytes = b""  # the job's secret
     round: int = 0  # the newest known round
-    restore_place: RestorePlace | None = None  # this worker's place in that round, None before the first
-    complete_step: int = -1  # the newest step of which all replicas are complete
-    replicas: int = 0  # how many the training processes want
+    current: RoundReplication = field(default_factory=RoundReplication)
     sealed: asyncio.Condition = field(default_factory=asyncio.Condition)  # notified when a local rank announces a save
-    saves: dict[int, Save] = field(default_factory=dict)  # the newest announced save of this round, by local rank
-    unreplicated_steps: set[int] = field(default_factory=set)  # sealed by the first local rank and not replicated yet
-    ordered_steps: set[int] = field(default_factory=set)  # steps that the leader named
     replicated_rounds: set[int] = field(default_factory=set)  # rounds whose state is the same on all ranks
     fetch_lock: asyncio.Lock = field(default_factory=asyncio.Lock)  # held while a shard is fetched for own ranks
-    fetch_failed: bool = False  # a shard could not be fetched in this round
 
     @property
     def identity(self) -> PeerIdentity:
@@ -108,8 +131,8 @@ class ReplicationContext:
 
     def report_replicas(self, steps: Iterable[int], outcome: SaveOutcome) -> None:
         """Report to the agent how the replication of these steps ended, if the worker has replica holders."""
-        place = self.restore_place
-        if place is None or place.replica_group is None or not place.replica_group.replica_holders or not self.replicas:
+        place, replicas = self.current.restore_place, self.current.replicas
+        if place is None or place.replica_group is None or not place.replica_group.replica_holders or not replicas:
             return
         is_done = outcome is SaveOutcome.DONE
         for step in sorted(steps):
@@ -126,7 +149,7 @@ class ReplicationContext:
 
     def newest(self, local_rank: int) -> int:
         """Return the newest step that this local rank has announced in this round, -1 for none."""
-        save = self.saves.get(local_rank)
+        save = self.current.saves.get(local_rank)
         return save.step if save is not None else -1
 
 
@@ -153,7 +176,7 @@ async def send_shard(
             if slot.state is SlotState.HASHED and slot.sums_sum is not None:
                 count = arena.identity.count if rank_store is not None else arena.identity.owner_count
                 target = (
-                    rank_store.saved_target(generation, slot.epoch)
+                    rank_store.targets.of(generation, slot.epoch)
                     if rank_store is not None
                     else replica_store.saved_target(arena, slot.epoch)
                 )
@@ -174,10 +197,10 @@ def arenas_of(context: ReplicationContext, replica_store: ReplicaStore) -> list[
     """List all arenas of this daemon: its own ranks' with their rank stores, and replicas with None."""
     own_arenas = [
         (rank_store.arena, rank_store)
-        for rank_store in context.daemon.rank_stores.values()
+        for rank_store in context.daemon.rank_stores.by_rank.values()
         if rank_store.arena is not None
     ]
-    return [*own_arenas, *((arena, None) for arena in replica_store.arenas())]
+    return [*own_arenas, *((arena, None) for arena in replica_store.arenas.all())]
 
 
 async def _send_bytes(
@@ -275,7 +298,7 @@ async def _fetch_shards_from(
             header, record = await request_shard(
                 connection, Fetch(step, restore_place.saved_round, rank, ranks), patience_s
             )
-            rank_store = context.daemon.rank_store(local_rank)
+            rank_store = context.daemon.rank_stores.of(local_rank)
             await asyncio.to_thread(_reserve_memory, context, rank_store, local_rank, record, header.generations)
             assert rank_store.arena is not None
             total = int.from_bytes(header.sums_sum, "little")
@@ -290,7 +313,7 @@ async def _fetch_shards_from(
             )
             connection.sock.setblocking(False)
             if header.target is not None:
-                rank_store.set_target(msgspec.structs.replace(header.target, generation=generation, epoch=epoch))
+                rank_store.targets.set(msgspec.structs.replace(header.target, generation=generation, epoch=epoch))
     finally:
         connection.close()
 
@@ -398,7 +421,7 @@ async def fetch_for_reader(
     gives the shard; in the second case, this worker fetches nothing in the next round. request: names the shard.
     """
     shard_id = Fetch(request.step, request.round, request.rank, request.ranks)
-    restore_place = context.restore_place
+    restore_place = context.current.restore_place
     if restore_place is None or (restore_place.saved_by, restore_place.saved_round) != (request.ranks, request.round):
         raise BadCheckpoint(f"nobody has agreed to go on from step {request.step} of {request.ranks} ranks")
     locations = [
@@ -411,7 +434,7 @@ async def fetch_for_reader(
                 context, replica_store, shard_id, place, tuple(each.endpoint for each in locations), restore_place.round
             )
         except LauncherError:
-            context.fetch_failed = True
+            context.current.fetch_failed = True
             raise
 
 

@@ -65,10 +65,10 @@ class ReplicaSender:
                 "replica_failed", {"step": step, "detail": str(error) or "it was not sealed in time"}
             )
             return "failed"
-        skipped_steps = {each for each in self._context.unreplicated_steps if each < step}
+        skipped_steps = {each for each in self._context.current.unreplicated_steps if each < step}
         self._context.report_replicas(skipped_steps, SaveOutcome.SUPERSEDED)
         self.uncopied += len(skipped_steps)
-        self._context.unreplicated_steps -= {*skipped_steps, step}
+        self._context.current.unreplicated_steps -= {*skipped_steps, step}
         outcomes = [await self._copy_to(endpoint, pins, complete_step) for endpoint in self._endpoints()]
         if "kept" in outcomes and "failed" not in outcomes:
             self.replicated = step
@@ -77,16 +77,17 @@ class ReplicaSender:
 
     def _endpoints(self) -> tuple[DaemonEndpoint, ...]:
         """Return the daemons that hold this worker's replicas; empty if it has none."""
-        replica_group = self._context.restore_place.replica_group if self._context.restore_place is not None else None
-        if replica_group is None or not replica_group.replica_holders or not self._context.replicas:
+        place, replicas = self._context.current.restore_place, self._context.current.replicas
+        replica_group = place.replica_group if place is not None else None
+        if replica_group is None or not replica_group.replica_holders or not replicas:
             return ()
-        return replica_group.replica_holders[min(self._context.replicas, len(replica_group.replica_holders)) - 1]
+        return replica_group.replica_holders[min(replicas, len(replica_group.replica_holders)) - 1]
 
     def hold(self, step: int) -> None:
         """Pin this step of all local ranks, so that it is not overwritten; `release` unpins it. Ranks without the step
         are skipped.
         """
-        for local_rank, rank_store in self._context.daemon.rank_stores.items():
+        for local_rank, rank_store in self._context.daemon.rank_stores.by_rank.items():
             if (arena := rank_store.arena) and (pin := arena.pin_newest(lambda record: record.step == step)):
                 self._pins.setdefault(step, []).append((local_rank, arena, *pin))
 
@@ -95,20 +96,20 @@ class ReplicaSender:
         after SEAL_S.
         """
         context = self._context
-        assert context.restore_place is not None
-        ranks = range(context.restore_place.processes)
+        assert context.current.restore_place is not None
+        ranks = range(context.current.restore_place.processes)
         pins = self._pins.setdefault(step, [])
         async with context.sealed:
             for local_rank in ranks:
                 async with asyncio.timeout(SEAL_S):
                     await context.sealed.wait_for(partial(context.has_sealed, local_rank, step))
-                arena = context.daemon.rank_store(local_rank).arena
+                arena = context.daemon.rank_stores.of(local_rank).arena
                 pin = arena.pin_newest(partial(self._is_announced, local_rank, step)) if arena is not None else None
                 if arena is None or pin is None:
                     raise BadCheckpoint(f"step {step} of local rank {local_rank} was overwritten before it was copied")
                 pins.append((local_rank, arena, *pin))
         for local_rank, arena, generation, _ in pins:
-            if arena.slots()[generation].state is SlotState.SEALED and not await context.daemon.rank_store(
+            if arena.slots()[generation].state is SlotState.SEALED and not await context.daemon.rank_stores.of(
                 local_rank
             ).hash(generation):
                 raise BadCheckpoint(f"step {step} of local rank {local_rank} is not what was hashed")
@@ -117,7 +118,7 @@ class ReplicaSender:
     def _is_announced(self, local_rank: int, step: int, record: ShardRecord) -> bool:
         """Return True if a record is of this step and round, and its save was announced with its target."""
         return (record.step, record.round) == (step, self._context.round) and (
-            record.epoch <= self._context.saves[local_rank].epoch
+            record.epoch <= self._context.current.saves[local_rank].epoch
         )
 
     async def _copy_to(self, endpoint: DaemonEndpoint, pins: list[PinnedShard], complete_step: int) -> CopyOutcome:
@@ -154,7 +155,7 @@ class ReplicaSender:
         local_rank, arena, generation, record = pin
         sums, rate_limiter = arena.sums(generation), self._context.rate_limiter
         total = arena.slots()[generation].sums_sum or 0
-        target = self._context.daemon.rank_store(local_rank).saved_target(generation, record.epoch)
+        target = self._context.daemon.rank_stores.of(local_rank).targets.of(generation, record.epoch)
         offer = Offer(
             local_rank, arena.identity.count, packed(record), total.to_bytes(8, "little"), complete_step, target
         )
@@ -177,7 +178,7 @@ class ReplicaSender:
 
         Return False if no step besides the complete one is pinned.
         """
-        for step in self._pins.keys() - {self._context.complete_step}:
+        for step in self._pins.keys() - {self._context.current.complete_step}:
             self._drop_connections()
             self.release(self._pins.keys() - {step})
             return True

@@ -38,6 +38,7 @@ from turnout.launcher.checkpoint.replication.peer_connection import (
 from turnout.launcher.checkpoint.replication.pull_shard import (
     DaemonPort,
     ReplicationContext,
+    RoundReplication,
     adopt_shards,
     fetch_for_reader,
     fetch_step,
@@ -97,14 +98,14 @@ class ReplicationLeader:
             step = context.newest(0)
             followers = dict(self._followers)
             outcomes = await asyncio.gather(
-                replicate(context, self._sender, self._replica_store, step, context.complete_step),
+                replicate(context, self._sender, self._replica_store, step, context.current.complete_step),
                 *(
-                    self._request_copy(name, connection, step, context.complete_step)
+                    self._request_copy(name, connection, step, context.current.complete_step)
                     for name, connection in followers.items()
                 ),
             )
             if "failed" not in outcomes:
-                context.complete_step = step
+                context.current.complete_step = step
 
     async def _request_copy(self, name: str, connection: PeerConnection, step: int, complete_step: int) -> CopyOutcome:
         """Order the follower `name` to copy a step, and return the outcome. Disconnect it after an error ("failed").
@@ -168,168 +169,124 @@ async def replicate(
     complete_step: the newest step with all replicas, -1 for none. If it was ordered here in this round, replicas of
     owners that lack it are removed first. sender, replica_store: of this daemon.
     """
-    context.complete_step = max(context.complete_step, complete_step)
-    if context.complete_step in context.ordered_steps:
-        replica_store.free_outdated(context.complete_step, context.round)
-    context.ordered_steps = {each for each in context.ordered_steps if each > context.complete_step} | {step}
-    outcome = await sender.copy(step, context.complete_step)
+    current = context.current
+    current.complete_step = max(current.complete_step, complete_step)
+    if current.complete_step in current.ordered_steps:
+        replica_store.arenas.free_outdated(current.complete_step, context.round)
+    current.ordered_steps = {each for each in current.ordered_steps if each > current.complete_step} | {step}
+    outcome = await sender.copy(step, current.complete_step)
     context.report_replicas((step,), SaveOutcome.DONE if outcome == "kept" else SaveOutcome.FAILED)
     return outcome
 
 
 MAX_CALLERS = 512  # connections that have proved the token
 MAX_STRANGERS = 64  # connections that have proved nothing yet
-SAVES_BEFORE_CLEANUP = 2  # saves of a round without replication, after which replicas of earlier rounds are removed
 RESOURCE_PAUSE_S = 1.0  # pause after running out of file descriptors
-_RESERVED_ENTRIES = 32  # entries in a list of held steps that are reserved for the worker's own steps
-_THREADS = 16  # receiving threads; idle ones cost nothing
 
 
-class Replicator:
-    """Replicates the shards of one daemon. bytes_s: the limit of sending, in bytes per second, 0 for none."""
+class PeerRequests:
+    """Answers the requests of other daemons. `leader`: leads replication, None if this daemon does not lead."""
 
-    def __init__(self, daemon: DaemonPort, log_event: EventLog, bytes_s: float = 0.0) -> None:
-        self._send_threads = ThreadPoolExecutor(1, "turnout-send")
-        self._receive_threads = ThreadPoolExecutor(_THREADS, "turnout-receive")
-        self._context = ReplicationContext(
-            daemon, log_event, self._send_threads, self._receive_threads, RateLimiter(RateLimit(bytes_s))
-        )
-        self.replica_store = ReplicaStore(daemon.folder, daemon.run, daemon.worker, log_event, self._receive_threads)
-        self._sender: ReplicaSender | None = None
-        self._leader: ReplicationLeader | None = None
-        self._round: asyncio.Task[Any] | None = None  # leads or follows in this round
+    def __init__(self, context: ReplicationContext, replica_store: ReplicaStore) -> None:
+        self._context, self._replica_store = context, replica_store
+        self.leader: ReplicationLeader | None = None
+
+    def is_follower(self, connection: PeerConnection) -> bool:
+        """Return True if the leader here keeps this connection, after its requests were answered."""
+        return self.leader is not None and self.leader.has(connection)
+
+    async def is_current_round(self, connection: PeerConnection) -> bool:
+        """Return True if the peer's round is not over here. Replicas of an older round are refused."""
+        if connection.round < self._context.round:
+            await connection.send(PeerRefusal("older_round", f"round {connection.round}, here {self._context.round}"))
+            return False
+        return True
+
+    async def serve(self, connection: PeerConnection) -> None:
+        """Handle the requests of a peer: store its replica, send it a shard, or make it a follower.
+
+        Ends when the peer asks for a round that is not current. Raises BadFrame for another message.
+        """
+        while True:
+            match await connection.receive(None):
+                case Offer() as offer if await self.is_current_round(connection):
+                    await self._receive_replica(connection, offer)
+                case Fetch() as fetch if await self.is_current_round(connection):
+                    await send_shard(self._context, self._replica_store, connection, fetch)
+                case Follow():
+                    if self.leader is None or connection.round != self._context.round:
+                        await connection.send(PeerRefusal("not_here", "nobody leads here yet"))
+                    else:
+                        await self.leader.follow(connection)
+                    return
+                case Offer() | Fetch():
+                    return
+                case message:
+                    raise BadFrame(f"{type(message).__name__} is not for a daemon")
+
+    async def _receive_replica(self, connection: PeerConnection, offer: Offer) -> None:
+        """Receive one replica that a peer offers, and answer whether it is stored.
+
+        A refusal has the reason no_memory, busy or corrupt.
+        """
+        record = unpacked(offer.record)
+        place = (connection.peer, offer.local_rank)
+        if record.round != connection.round or connection.peer == self._context.daemon.worker:
+            raise BadFrame("a shard of another round, or of this worker itself")
+        try:
+            arena = await self._replica_store.arenas.reserve(place, record, offer.generations)
+            await connection.send(SendShard())
+            await self._replica_store.receive(connection, place, record, offer, arena)
+        except (NoMemory, ArenaBusy) as error:
+            self._context.log_event(
+                "replica_refused", {"owner": connection.peer, "step": record.step, "detail": str(error)[:1_000]}
+            )
+            await connection.send(
+                PeerRefusal("no_memory" if isinstance(error, NoMemory) else "busy", str(error)[:4_096])
+            )
+        except BadCheckpoint as error:
+            self._context.log_event(
+                "replica_corrupt", {"owner": connection.peer, "step": record.step, "detail": str(error)}
+            )
+            await connection.send(PeerRefusal("corrupt", str(error)))
+            raise
+        else:
+            await connection.send(ShardKept())
+
+
+class PeerListener:
+    """Accepts the connections of other daemons, and closes those of strangers.
+
+    requests: answers the peers that have proved the token.
+    """
+
+    def __init__(self, context: ReplicationContext, requests: PeerRequests) -> None:
+        self._context, self._requests = context, requests
         self._callers: set[asyncio.Task[None]] = set()
         self._connections: set[PeerConnection] = set()
         self._strangers: dict[PeerConnection, asyncio.Task[None]] = {}  # oldest first
-        self._log_stranger = rate_limited(log_event)
+        self._log_stranger = rate_limited(context.log_event)
         self._listener: socket.socket | None = None
-        self._unreplicated_saves = 0  # saves of this round, if nothing is replicated
 
-    def listen(self, listener: socket.socket) -> None:
-        """Listen for other daemons on this socket. Does nothing if it is closed."""
+    def listen(self, listener: socket.socket, token: bytes) -> None:
+        """Listen for other daemons on this socket. Does nothing if it is closed.
+
+        token: by which the daemons of the job recognise each other, also when this one connects.
+        """
+        self._context.token = token
+        self._resume(listener)
+
+    def _resume(self, listener: socket.socket) -> None:
+        """Accept connections, at first or after a pause. Does nothing if the socket is closed."""
         if listener.fileno() < 0:
             return
         listener.setblocking(False)
         self._listener = listener
         asyncio.get_running_loop().add_reader(listener.fileno(), self._accept, listener)
 
-    def trust(self, token: bytes) -> None:
-        """Set the token by which the daemons of the job recognise each other."""
-        self._context.token = token
-
-    async def begin_round(self, step: int, restore_place: RestorePlace) -> None:
-        """Begin a round: end the replication of the last one, and fetch the shards of `step` that this worker lacks.
-
-        step: -1 if the world loads from storage. Raises BadCheckpoint if no worker gives a shard that is named as
-        missing: then no process may start. restore_place: this worker's place in the round, and what to fetch from
-        whom.
-        """
-        self._close_round()
-        context = self._context
-        context.round, context.restore_place, context.replicas = (
-            max(context.round, restore_place.round),
-            restore_place,
-            0,
-        )
-        context.fetch_failed, self._unreplicated_saves = False, 0
-        context.complete_step, context.unreplicated_steps, context.ordered_steps, context.saves = step, set(), set(), {}
-        if step >= 0 and restore_place.fetch_from:
-            await fetch_step(context, step, restore_place)
-
-    def register(self, hello: Hello) -> None:
-        """Record a training process. The first one of this round that wants replicas starts the round's replication.
-
-        hello: its first message. Another round than the present one is ignored.
-        """
-        context = self._context
-        if hello.replicated and hello.round:
-            context.replicated_rounds.add(hello.round)
-        if (
-            not hello.replicas
-            or hello.round != context.round
-            or context.restore_place is None
-            or context.restore_place.replica_group is None
-        ):
-            return
-        context.replicas = max(context.replicas, hello.replicas)
-        if self._sender is not None:
-            return
-        self._sender = ReplicaSender(context)
-        self._sender.hold(context.complete_step)
-        if context.restore_place.first_rank:
-            work: Coroutine[Any, Any, None] = follow(
-                context, self._sender, self.replica_store, context.restore_place.replica_group
-            )
-        else:
-            self._leader = ReplicationLeader(context, self._sender, self.replica_store)
-            work = self._leader.lead(context.restore_place.replica_group)
-        self._round = asyncio.get_running_loop().create_task(work)
-
-    async def announce_save(self, local_rank: int, save: Save) -> None:
-        """Record an announced save of a local rank, so that it can be replicated with its target.
-
-        If nothing is replicated in this round, replicas of earlier rounds are freed after SAVES_BEFORE_CLEANUP saves.
-        """
-        self._context.saves[local_rank] = save
-        if self._sender is None:
-            self._unreplicated_saves += local_rank == 0
-            if local_rank == 0 and self._unreplicated_saves == SAVES_BEFORE_CLEANUP:
-                self.replica_store.free_earlier_rounds(self._context.round)
-            return
-        async with self._context.sealed:
-            if local_rank == 0:
-                self._context.unreplicated_steps.add(save.step)
-            self._context.sealed.notify_all()
-
-    def progress(self) -> tuple[int, int]:
-        """Return the newest replicated step of this round, -1 for none, and the number of uncopied steps."""
-        return (-1, 0) if self._sender is None else (self._sender.replicated, self._sender.uncopied)
-
     def busy(self) -> bool:
         """Return True if a peer is connected to this daemon's listener, also one that has not proved the token."""
         return bool(self._callers)
-
-    def abandon_copy(self) -> bool:
-        """Unpin the step in replication, to free memory for a save; its copy fails. Return False if there is none."""
-        return self._sender is not None and self._sender.abandon_copy()
-
-    def free_earlier_rounds(self) -> bool:
-        """Free replicas of earlier rounds, since there is too little memory. Return True if any arena was removed."""
-        return self.replica_store.free_earlier_rounds(self._context.round)
-
-    async def adopt_shards(self, order: Adopt) -> None:
-        """Fetch the shards of leaving workers that the order names, and keep them as replicas."""
-        await adopt_shards(self._context, self.replica_store, order)
-
-    async def fetch_shard(self, request: FetchShard) -> ShardFetched:
-        """Fetch a shard, if it is not here, and return where it lies. Raises BadCheckpoint if no worker gives it, or if
-        the members have not agreed on its round and world size.
-        """
-        return await fetch_for_reader(self._context, self.replica_store, request)
-
-    async def held_steps(self, own: tuple[HeldStep, ...]) -> tuple[HeldStep, ...]:
-        """List the steps that others may fetch here: replicas, and steps of `own` that are the same on all ranks.
-
-        own: the worker's own held steps. If a shard could not be fetched in this round, FETCH_DISABLED comes first:
-        this worker then fetches nothing in the next round. Then come the steps of `own`, then replicas, newest first;
-        together at most MAX_HOLDS - _RESERVED_ENTRIES.
-        """
-        replicated = [
-            msgspec.structs.replace(each, count=1)
-            for each in own
-            if each.ranks == ALL and not each.count and each.round in self._context.replicated_rounds
-        ]
-        fetch_disabled = [FETCH_DISABLED] if self._context.fetch_failed else []
-        return (*fetch_disabled, *replicated, *await self.replica_store.held_steps())[: MAX_HOLDS - _RESERVED_ENTRIES]
-
-    def _close_round(self) -> None:
-        """Stop the replication of the current round: close its connections and cancel its task."""
-        for each in (self._leader, self._sender):
-            if each is not None:
-                each.close()
-        if self._round is not None:
-            self._round.cancel()
-        self._leader = self._sender = self._round = None
 
     def _accept(self, listener: socket.socket) -> None:
         """Accept a peer and serve it in a task. Without free descriptors, listening pauses for RESOURCE_PAUSE_S."""
@@ -339,7 +296,7 @@ class Replicator:
             if error.errno in (errno.EMFILE, errno.ENFILE):
                 loop = asyncio.get_running_loop()
                 loop.remove_reader(listener.fileno())
-                loop.call_later(RESOURCE_PAUSE_S, self.listen, listener)
+                loop.call_later(RESOURCE_PAUSE_S, self._resume, listener)
             return
         # A peer with the token proves it quickly: end the one that has waited longest.
         if len(self._strangers) >= MAX_STRANGERS:
@@ -363,9 +320,9 @@ class Replicator:
         try:
             is_proven = await accept_peer(connection, self._context.identity)
             self._strangers.pop(connection, None)
-            if is_proven and await self._is_current_round(connection):
+            if is_proven and await self._requests.is_current_round(connection):
                 if len(self._connections) - len(self._strangers) <= MAX_CALLERS:
-                    await self._serve_requests(connection)
+                    await self._requests.serve(connection)
             else:
                 self._log_stranger("stranger_refused", {"peer": connection.peer, "round": connection.round})
         except BadFrame as error:
@@ -375,71 +332,11 @@ class Replicator:
         finally:
             self._strangers.pop(connection, None)
             self._connections.discard(connection)
-            if self._leader is None or not self._leader.has(connection):
+            if not self._requests.is_follower(connection):
                 connection.close()
 
-    async def _is_current_round(self, connection: PeerConnection) -> bool:
-        """Return True if the peer's round is not over here. Replicas of an older round are refused."""
-        if connection.round < self._context.round:
-            await connection.send(PeerRefusal("older_round", f"round {connection.round}, here {self._context.round}"))
-            return False
-        return True
-
-    async def _serve_requests(self, connection: PeerConnection) -> None:
-        """Handle the requests of a peer: store its replica, send it a shard, or make it a follower.
-
-        Ends when the peer asks for a round that is not current. Raises BadFrame for another message.
-        """
-        while True:
-            match await connection.receive(None):
-                case Offer() as offer if await self._is_current_round(connection):
-                    await self._receive_replica(connection, offer)
-                case Fetch() as fetch if await self._is_current_round(connection):
-                    await send_shard(self._context, self.replica_store, connection, fetch)
-                case Follow():
-                    if self._leader is None or connection.round != self._context.round:
-                        await connection.send(PeerRefusal("not_here", "nobody leads here yet"))
-                    else:
-                        await self._leader.follow(connection)
-                    return
-                case Offer() | Fetch():
-                    return
-                case message:
-                    raise BadFrame(f"{type(message).__name__} is not for a daemon")
-
-    async def _receive_replica(self, connection: PeerConnection, offer: Offer) -> None:
-        """Receive one replica that a peer offers, and answer whether it is stored.
-
-        A refusal has the reason no_memory, busy or corrupt.
-        """
-        record = unpacked(offer.record)
-        place = (connection.peer, offer.local_rank)
-        if record.round != connection.round or connection.peer == self._context.daemon.worker:
-            raise BadFrame("a shard of another round, or of this worker itself")
-        try:
-            arena = await self.replica_store.reserve(place, record, offer.generations)
-            await connection.send(SendShard())
-            await self.replica_store.receive(connection, place, record, offer, arena)
-        except (NoMemory, ArenaBusy) as error:
-            self._context.log_event(
-                "replica_refused", {"owner": connection.peer, "step": record.step, "detail": str(error)[:1_000]}
-            )
-            await connection.send(
-                PeerRefusal("no_memory" if isinstance(error, NoMemory) else "busy", str(error)[:4_096])
-            )
-        except BadCheckpoint as error:
-            self._context.log_event(
-                "replica_corrupt", {"owner": connection.peer, "step": record.step, "detail": str(error)}
-            )
-            await connection.send(PeerRefusal("corrupt", str(error)))
-            raise
-        else:
-            await connection.send(ShardKept())
-
-    async def close(self, *, remove: bool) -> None:
-        """Close all connections as the daemon ends. remove: the job is done, so free the memory."""
-        self._context.rate_limiter.rate_limit = RateLimit()  # wake waiting senders: they find their connection closed
-        self._close_round()
+    async def close(self) -> None:
+        """Stop listening, close all connections, and wait until no request is answered any more."""
         if self._listener is not None:
             asyncio.get_running_loop().remove_reader(self._listener.fileno())
         for task in self._callers:
@@ -447,7 +344,137 @@ class Replicator:
         for connection in list(self._connections):
             connection.close()
         await asyncio.gather(*self._callers, return_exceptions=True)
+
+
+SAVES_BEFORE_CLEANUP = 2  # saves of a round without replication, after which replicas of earlier rounds are removed
+_RESERVED_ENTRIES = 32  # entries in a list of held steps that are reserved for the worker's own steps
+_THREADS = 16  # receiving threads; idle ones cost nothing
+
+
+class Replicator:
+    """Replicates the shards of one daemon. bytes_s: the limit of sending, in bytes per second, 0 for none.
+
+    `peers`: listens for other daemons. `replica_store`: has the replicas that they have sent.
+    """
+
+    def __init__(self, daemon: DaemonPort, log_event: EventLog, bytes_s: float = 0.0) -> None:
+        self._send_threads = ThreadPoolExecutor(1, "turnout-send")
+        self._receive_threads = ThreadPoolExecutor(_THREADS, "turnout-receive")
+        self._context = ReplicationContext(
+            daemon, log_event, self._send_threads, self._receive_threads, RateLimiter(RateLimit(bytes_s))
+        )
+        self.replica_store = ReplicaStore(daemon.folder, daemon.run, daemon.worker, log_event, self._receive_threads)
+        self._sender: ReplicaSender | None = None
+        self._requests = PeerRequests(self._context, self.replica_store)
+        self.peers = PeerListener(self._context, self._requests)
+        self._round: asyncio.Task[Any] | None = None  # leads or follows in this round
+        self._unreplicated_saves = 0  # saves of this round, if nothing is replicated
+
+    async def begin_round(self, step: int, restore_place: RestorePlace) -> None:
+        """Begin a round: end the replication of the last one, and fetch the shards of `step` that this worker lacks.
+
+        step: -1 if the world loads from storage. Raises BadCheckpoint if no worker gives a shard that is named as
+        missing: then no process may start. restore_place: this worker's place in the round, and what to fetch from
+        whom.
+        """
+        self._close_round()
+        context = self._context
+        context.round = max(context.round, restore_place.round)
+        context.current, self._unreplicated_saves = RoundReplication(restore_place, step), 0
+        if step >= 0 and restore_place.fetch_from:
+            await fetch_step(context, step, restore_place)
+
+    def register(self, hello: Hello) -> None:
+        """Record a training process. The first one of this round that wants replicas starts the round's replication.
+
+        hello: its first message. Another round than the present one is ignored.
+        """
+        context = self._context
+        if hello.replicated and hello.round:
+            context.replicated_rounds.add(hello.round)
+        current, place = context.current, context.current.restore_place
+        if not hello.replicas or hello.round != context.round or place is None or place.replica_group is None:
+            return
+        current.replicas = max(current.replicas, hello.replicas)
+        if self._sender is not None:
+            return
+        self._sender = ReplicaSender(context)
+        self._sender.hold(current.complete_step)
+        if place.first_rank:
+            work: Coroutine[Any, Any, None] = follow(context, self._sender, self.replica_store, place.replica_group)
+        else:
+            self._requests.leader = ReplicationLeader(context, self._sender, self.replica_store)
+            work = self._requests.leader.lead(place.replica_group)
+        self._round = asyncio.get_running_loop().create_task(work)
+
+    async def announce_save(self, local_rank: int, save: Save) -> None:
+        """Record an announced save of a local rank, so that it can be replicated with its target.
+
+        If nothing is replicated in this round, replicas of earlier rounds are freed after SAVES_BEFORE_CLEANUP saves.
+        """
+        self._context.current.saves[local_rank] = save
+        if self._sender is None:
+            self._unreplicated_saves += local_rank == 0
+            if local_rank == 0 and self._unreplicated_saves == SAVES_BEFORE_CLEANUP:
+                self.replica_store.arenas.free_earlier_rounds(self._context.round)
+            return
+        async with self._context.sealed:
+            if local_rank == 0:
+                self._context.current.unreplicated_steps.add(save.step)
+            self._context.sealed.notify_all()
+
+    def progress(self) -> tuple[int, int]:
+        """Return the newest replicated step of this round, -1 for none, and the number of uncopied steps."""
+        return (-1, 0) if self._sender is None else (self._sender.replicated, self._sender.uncopied)
+
+    def abandon_copy(self) -> bool:
+        """Unpin the step in replication, to free memory for a save; its copy fails. Return False if there is none."""
+        return self._sender is not None and self._sender.abandon_copy()
+
+    def free_earlier_rounds(self) -> bool:
+        """Free replicas of earlier rounds, since there is too little memory. Return True if any arena was removed."""
+        return self.replica_store.arenas.free_earlier_rounds(self._context.round)
+
+    async def adopt_shards(self, order: Adopt) -> None:
+        """Fetch the shards of leaving workers that the order names, and keep them as replicas."""
+        await adopt_shards(self._context, self.replica_store, order)
+
+    async def fetch_shard(self, request: FetchShard) -> ShardFetched:
+        """Fetch a shard, if it is not here, and return where it lies. Raises BadCheckpoint if no worker gives it, or if
+        the members have not agreed on its round and world size.
+        """
+        return await fetch_for_reader(self._context, self.replica_store, request)
+
+    async def held_steps(self, own: tuple[HeldStep, ...]) -> tuple[HeldStep, ...]:
+        """List the steps that others may fetch here: replicas, and steps of `own` that are the same on all ranks.
+
+        own: the worker's own held steps. If a shard could not be fetched in this round, FETCH_DISABLED comes first:
+        this worker then fetches nothing in the next round. Then come the steps of `own`, then replicas, newest first;
+        together at most MAX_HOLDS - _RESERVED_ENTRIES.
+        """
+        replicated = [
+            msgspec.structs.replace(each, count=1)
+            for each in own
+            if each.ranks == ALL and not each.count and each.round in self._context.replicated_rounds
+        ]
+        fetch_disabled = [FETCH_DISABLED] if self._context.current.fetch_failed else []
+        return (*fetch_disabled, *replicated, *await self.replica_store.held_steps())[: MAX_HOLDS - _RESERVED_ENTRIES]
+
+    def _close_round(self) -> None:
+        """Stop the replication of the current round: close its connections and cancel its task."""
+        for each in (self._requests.leader, self._sender):
+            if each is not None:
+                each.close()
+        if self._round is not None:
+            self._round.cancel()
+        self._requests.leader = self._sender = self._round = None
+
+    async def close(self, *, remove: bool) -> None:
+        """Close all connections as the daemon ends. remove: the job is done, so free the memory."""
+        self._context.rate_limiter.rate_limit = RateLimit()  # wake waiting senders: they find their connection closed
+        self._close_round()
+        await self.peers.close()
         self._receive_threads.shutdown(wait=True)
         self._send_threads.shutdown(wait=True)
         with suppress(OSError):
-            self.replica_store.close(remove=remove)
+            self.replica_store.arenas.close(remove=remove)

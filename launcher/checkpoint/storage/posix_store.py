@@ -130,11 +130,79 @@ def no_failpoint(place: str) -> None:
     """Do nothing: the default failpoint never fails."""
 
 
+class StepFolders:
+    """The folders of one store, opened for one block each.
+
+    path: of the store. failpoint: called between every two system calls that create a step's folder.
+    """
+
+    def __init__(self, path: Path, failpoint: Callable[[str], None]) -> None:
+        self._path, self._failpoint = path, failpoint
+
+    @contextmanager
+    def root(self) -> Iterator[int]:
+        """Open the store's folder, and close it when the block ends. Yields its file descriptor.
+
+        Raises OSError if the folder is missing or cannot be opened.
+        """
+        root = os.open(self._path, _FOLDER)
+        try:
+            yield root
+        finally:
+            os.close(root)
+
+    @contextmanager
+    def step(self, step: int, make: bool = False) -> Iterator[int]:
+        """Open the folder of a step, and close it when the block ends. Yields its file descriptor.
+
+        make: create the step's folder if it is missing. Raises OSError if a folder is missing or cannot be opened, and
+        StorageFailed for a step that has no name.
+        """
+        name = step_name(step)
+        with self.root() as root:
+            if make:
+                with suppress(FileExistsError):
+                    os.mkdir(name, 0o700, dir_fd=root)
+                    self._failpoint("folder_made")
+                    _sync_folder(root)
+                    self._failpoint("root_synced")
+            folder = os.open(name, _FOLDER | os.O_NOFOLLOW, dir_fd=root)
+        try:
+            yield folder
+        finally:
+            os.close(folder)
+
+    @contextmanager
+    def file(self, step: int, name: str) -> Iterator[int]:
+        """Open a plain file of a step, and close it when the block ends.
+
+        Raises BadCheckpoint if it is a link, a folder or a device, and OSError if it is missing or cannot be opened.
+        """
+        with self.step(step) as folder:
+            try:
+                file = os.open(name, _PLAIN, dir_fd=folder)
+            except OSError as error:
+                if error.errno in _NOT_OURS:
+                    raise BadCheckpoint(f"{name} of step {step} is no plain file") from error
+                raise
+        try:
+            if not stat.S_ISREG(os.fstat(file).st_mode):
+                raise BadCheckpoint(f"{name} of step {step} is no plain file")
+            yield file
+        finally:
+            os.close(file)
+
+    def check(self) -> None:
+        """Raise FileNotFoundError if the store's folder itself is missing, which is an error of storage."""
+        os.stat(self._path)
+
+
 class PosixStore:
     """A store at a path. boot: the machine's boot id. failpoint: called between every two system calls of a write."""
 
     def __init__(self, path: Path, *, boot: str = "", failpoint: Callable[[str], None] = no_failpoint) -> None:
         self.path, self.name, self._failpoint = path, str(path), failpoint
+        self._folders = StepFolders(path, failpoint)
         self._boot = boot.replace("-", "")[:8].rjust(8, "0")
         self._writing = set[str]()  # unfinished files of this process
 
@@ -154,7 +222,7 @@ class PosixStore:
 
     def steps(self) -> tuple[int, ...]:
         """List the steps that have a folder, oldest first. Raises StorageFailed if the store cannot be listed."""
-        with self._storage_errors("listing the steps"), self._root() as root:
+        with self._storage_errors("listing the steps"), self._folders.root() as root:
             return tuple(sorted(step for name in os.listdir(root) if (step := step_of(name)) is not None))
 
     def files(self, step: int) -> Mapping[str, FileInfo]:
@@ -164,14 +232,14 @@ class PosixStore:
         """
         with self._storage_errors(f"listing step {step}"):
             try:
-                with self._step(step) as folder:
+                with self._folders.step(step) as folder:
                     return {
                         name: FileInfo(*attributes)
                         for name in os.listdir(folder)
                         if (attributes := _regular_file(folder, name, private=False))
                     }
             except FileNotFoundError:
-                self._check_folder()
+                self._folders.check()
                 return {}
 
     def put(self, step: int, name: str, pieces: Iterable[memoryview], *, round_number: int, replace: bool) -> str:
@@ -184,7 +252,7 @@ class PosixStore:
         before the next one is taken.
         """
         private = f".{name}.{round_number}.{self._boot}.{secrets.token_hex(8)}.tmp"
-        with self._storage_errors(f"writing {name} of step {step}"), self._step(step, make=True) as folder:
+        with self._storage_errors(f"writing {name} of step {step}"), self._folders.step(step, make=True) as folder:
             self._writing.add(private)
             try:
                 self._fill(folder, private, pieces)
@@ -206,10 +274,10 @@ class PosixStore:
         """
         with self._storage_errors(f"reading {name} of step {step}"):
             try:
-                with self._file(step, name) as file, open(file, "rb", closefd=False) as content:
+                with self._folders.file(step, name) as file, open(file, "rb", closefd=False) as content:
                     data = content.read(max_bytes + 1)
             except FileNotFoundError:
-                self._check_folder()
+                self._folders.check()
                 return None
         if len(data) > max_bytes:
             raise BadCheckpoint(f"{name} of step {step} has more than {max_bytes} bytes")
@@ -224,10 +292,10 @@ class PosixStore:
         """
         with self._storage_errors(f"reading {name} of step {step}"):
             try:
-                with self._file(step, name) as file:
+                with self._folders.file(step, name) as file:
                     yield _StoredFile(file, f"{name} of step {step}")
             except FileNotFoundError as error:
-                self._check_folder()
+                self._folders.check()
                 raise BadCheckpoint(f"{name} of step {step} is gone") from error
 
     def remove(self, step: int, names: Iterable[str]) -> None:
@@ -237,7 +305,7 @@ class PosixStore:
         missing or storage fails; then some files may be removed.
         """
         with self._storage_errors(f"removing step {step}"):
-            with suppress(FileNotFoundError), self._step(step) as folder:
+            with suppress(FileNotFoundError), self._folders.step(step) as folder:
                 for number, name in enumerate(names):
                     with suppress(FileNotFoundError):
                         os.unlink(name, dir_fd=folder)
@@ -246,7 +314,7 @@ class PosixStore:
                         _sync_folder(folder)
                         self._failpoint("folder_synced")
                 _sync_folder(folder)
-            with self._root() as root, suppress(FileNotFoundError):
+            with self._folders.root() as root, suppress(FileNotFoundError):
                 try:
                     os.rmdir(step_name(step), dir_fd=root)
                 except OSError as error:  # other files are left in it, of a writer or a person
@@ -262,22 +330,18 @@ class PosixStore:
         or the store's folder is missing. Raises StorageFailed if storage fails.
         """
         swept = []
-        with self._storage_errors(f"sweeping step {step}"), suppress(FileNotFoundError), self._step(step) as folder:
+        with (
+            self._storage_errors(f"sweeping step {step}"),
+            suppress(FileNotFoundError),
+            self._folders.step(step) as folder,
+        ):
             for name in sorted({*os.listdir(folder)} - self._writing):
                 attributes = _regular_file(folder, name, private=True)
-                if attributes and (now_s - attributes[1] > older_than_s or self._is_abandoned(name, ranks)):
+                if attributes and (now_s - attributes[1] > older_than_s or _is_abandoned(name, self._boot, ranks)):
                     with suppress(FileNotFoundError):
                         os.unlink(name, dir_fd=folder)
                         swept.append(name)
         return tuple(swept)
-
-    def _is_abandoned(self, name: str, ranks: Mapping[int, int]) -> bool:
-        """Return True if an earlier writer of these ranks, in another boot or round, left this unfinished file."""
-        match = _PRIVATE.fullmatch(name)
-        rank = rank_of(match[1]) if match else None
-        if match is None or rank is None or rank not in ranks:
-            return False
-        return match[3] != self._boot or int(match[2]) != ranks[rank]
 
     def _fill(self, folder: int, private: str, pieces: Iterable[memoryview]) -> None:
         """Write the pieces to a new private file in a folder, and sync it to disk.
@@ -321,69 +385,24 @@ class PosixStore:
         raise OSError(errno.EEXIST, f"{MAX_NAMES} files of this name are there: remove those that no manifest names")
 
     @contextmanager
-    def _root(self) -> Iterator[int]:
-        """Open the store's folder, and close it when the block ends. Yields its file descriptor.
-
-        Raises OSError if the folder is missing or cannot be opened.
-        """
-        root = os.open(self.path, _FOLDER)
-        try:
-            yield root
-        finally:
-            os.close(root)
-
-    @contextmanager
-    def _step(self, step: int, make: bool = False) -> Iterator[int]:
-        """Open the folder of a step, and close it when the block ends. Yields its file descriptor.
-
-        make: create the step's folder if it is missing. Raises OSError if a folder is missing or cannot be opened, and
-        StorageFailed for a step that has no name.
-        """
-        name = step_name(step)
-        with self._root() as root:
-            if make:
-                with suppress(FileExistsError):
-                    os.mkdir(name, 0o700, dir_fd=root)
-                    self._failpoint("folder_made")
-                    _sync_folder(root)
-                    self._failpoint("root_synced")
-            folder = os.open(name, _FOLDER | os.O_NOFOLLOW, dir_fd=root)
-        try:
-            yield folder
-        finally:
-            os.close(folder)
-
-    @contextmanager
-    def _file(self, step: int, name: str) -> Iterator[int]:
-        """Open a plain file of a step, and close it when the block ends.
-
-        Raises BadCheckpoint if it is a link, a folder or a device, and OSError if it is missing or cannot be opened.
-        """
-        with self._step(step) as folder:
-            try:
-                file = os.open(name, _PLAIN, dir_fd=folder)
-            except OSError as error:
-                if error.errno in _NOT_OURS:
-                    raise BadCheckpoint(f"{name} of step {step} is no plain file") from error
-                raise
-        try:
-            if not stat.S_ISREG(os.fstat(file).st_mode):
-                raise BadCheckpoint(f"{name} of step {step} is no plain file")
-            yield file
-        finally:
-            os.close(file)
-
-    def _check_folder(self) -> None:
-        """Raise FileNotFoundError if the store's folder itself is missing, which is an error of storage."""
-        os.stat(self.path)
-
-    @contextmanager
     def _storage_errors(self, doing: str) -> Iterator[None]:
         """Convert OSError within the block to StorageFailed. doing: the action, for the message."""
         try:
             yield
         except OSError as error:
             raise storage_failure(self.name, doing, error) from error
+
+
+def _is_abandoned(name: str, boot: str, ranks: Mapping[int, int]) -> bool:
+    """Return True if an earlier writer of these ranks, in another boot or round, left this unfinished file.
+
+    boot: the part of a private name that stands for this boot. ranks: rank -> its current round.
+    """
+    match = _PRIVATE.fullmatch(name)
+    rank = rank_of(match[1]) if match else None
+    if match is None or rank is None or rank not in ranks:
+        return False
+    return match[3] != boot or int(match[2]) != ranks[rank]
 
 
 class _StoredFile:

@@ -72,7 +72,7 @@ def _request_stacks(transition: Transition, world: World, first: str) -> None:
     members = frozenset(
         id_
         for id_, member_state in transition.members.items()
-        if member_state.busy == world.round and transition.is_in_world(id_)
+        if member_state.busy == world.round and transition.state.is_in_world(id_)
     )
     number = (
         hanging.number or crc32(transition.state.job.member.id.encode())

@@ -258,9 +258,39 @@ def _update_exclusions(
     return tuple(excluded)
 
 
+def exclusion_of(transition: Transition, id_: str) -> ExcludedNode | None:
+    """Return a present member's exclusion by a node check while it lasts, else None.
+
+    An exclusion for a bad link to a peer counts only while that peer is present.
+    """
+    checking, member = transition.state.checking, transition.members[id_].member
+    for exclusion in checking.excluded if checking is not None else ():
+        peer = exclusion.unreachable_peer
+        peer_is_back = not peer or transition.id_of(peer) in transition.members
+        if transition.now_s < exclusion.until_s and peer_is_back and exclusion.is_of(member):
+            return exclusion
+    return None
+
+
+def ready_time_s(transition: Transition, id_: str) -> float:
+    """Return the time from which a world may be stopped to add this member: then it has finished its imports and is no
+    longer excluded.
+    """
+    member_state, exclusion = transition.members[id_], exclusion_of(transition, id_)
+    return member_state.ready_s if exclusion is None else max(member_state.ready_s, exclusion.until_s)
+
+
+def is_ready(transition: Transition, id_: str) -> bool:
+    """Return True if the member can start processes now, by its own report, and no node check excludes it.
+
+    Always True for a member of the newest world.
+    """
+    return ready_time_s(transition, id_) <= transition.now_s or transition.state.is_in_world(id_)
+
+
 def log_if_excluded(transition: Transition, id_: str) -> bool:
     """Return True if this new member's node is still excluded, and log that."""
-    exclusion = transition.exclusion(id_)
+    exclusion = exclusion_of(transition, id_)
     if exclusion is not None:
         fields = {
             "member": exclusion.member.name,
@@ -277,11 +307,11 @@ def wait_reason(transition: Transition, id_: str) -> tuple[Reason, str]:
     The reason and description of its exclusion while a node check excludes it; else Reason.SPARE, with a detail only if
     the member still imports modules. id_: a present member that is not in the world.
     """
-    if (exclusion := transition.exclusion(id_)) is not None:
+    if (exclusion := exclusion_of(transition, id_)) is not None:
         return exclusion.reason, exclusion.describe(transition.now_s)
     detail = (
         ""
-        if transition.is_ready(id_)
+        if is_ready(transition, id_)
         else "it still imports modules; a training world is stopped for it only after that"
     )
     return Reason.SPARE, detail
@@ -311,7 +341,7 @@ def _add_bad_links(transition: Transition, verdict: Verdict, faults: Faults) -> 
     The younger end is excluded, but never this coordinator.
     """
     present = sum(
-        member_state.leave_s is None and transition.exclusion(id_) is None
+        member_state.leave_s is None and exclusion_of(transition, id_) is None
         for id_, member_state in transition.members.items()
     )
     for link in (each.nodes for each in verdict.bad_links):

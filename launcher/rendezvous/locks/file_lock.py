@@ -279,83 +279,22 @@ class _FolderObservation:
     holder: bytes | None = None  # the last text that its holder wrote, None for none
 
 
-class FileLock(RoundLock):
-    """Gives one member access to its job's round files. All members must name the same folder."""
+class RoundFiles:
+    """The round files in one shared folder. All calls block, and raise LockRefused or LockUnreachable if storage fails.
 
-    kind = "round_file"
+    run: the id of this member's job, for the record of a round that cannot be read.
+    """
 
-    def __init__(
-        self, folder: Path, run: str, *, call_s: float = CALL_S, monotonic: Callable[[], float] = time.monotonic
-    ) -> None:
-        """Use a folder for the rounds of the job `run`. call_s: seconds for a call; slower storage is unreachable."""
-        super().__init__(run, monotonic)
-        self._folder, self._executor, self._logged_names = SharedDir(folder), SerialExecutor(call_s), set[str]()
+    def __init__(self, path: Path, run: str) -> None:
+        self.folder, self._run, self._logged_names = SharedDir(path), run, set[str]()
 
-    @classmethod
-    async def open(cls, folder: Path, run: str, *, call_s: float = CALL_S) -> FileLock:
-        """Return a lock on the folder, after checking that the folder can be used.
-
-        Raises LockRefused if only a person can make it usable, as without a parent folder or hard links, and
-        LockUnreachable if storage fails otherwise, or does not answer within `call_s` seconds.
-        """
-        arbiter = cls(folder, run, call_s=call_s)
-        await arbiter._call(arbiter._folder.prepare)
-        return arbiter
-
-    async def look(self) -> HeldRound:
-        """Return the round of the newest file; one without a record if there is none, or if it is of another run.
-
-        Raises LockRefused if the folder cannot be used, LockUnreachable if storage fails or does not answer.
-        """
-        return self._held_round(await self._call(self._observe_folder))
-
-    async def claim(self, record: RoundRecord, after: HeldRound) -> HeldRound | None:
-        """Create the round file that follows `after`. Return the claimed round; None if another member was first.
-
-        None means that another member has claimed since `after` was read: call `look`. The newer one of the restart
-        budgets of `record` and of the last round is written.
-
-        Raises StaleRound if `after` has a record of the same run whose round is not lower than that of `record`.
-        Raises LockRefused if the file numbers are used up or the folder cannot be used, and LockUnreachable if storage
-        fails or does not answer: then the round may be claimed or not.
-        """
-        record = record_to_write(record, after)
-        observation = await self._call(lambda: self._claim(record, after.token))
-        return self._own_round(observation) if observation else None
-
-    async def renew(self, held_round: HeldRound) -> HeldRound | None:
-        """Rewrite the holder's file, and return the renewed round.
-
-        None if the round is lost: a newer round exists, or this round's file is gone or holds another grant. Also None
-        if `held_round` has no record. Raises LockRefused if the folder cannot be used, and LockUnreachable if storage
-        fails or does not answer: then the round may be renewed or not.
-        """
-        record = held_round.record
-        if record is None:
-            return None
-        observation = await self._call(lambda: self._renew(record, _number_of(held_round.token)))
-        return self._own_round(observation) if observation else None
-
-    async def close(self) -> None:
-        """Do nothing: no file is held open."""
-
-    async def _call(self, operation: Callable[[], T]) -> T:
-        """Call a function in the thread for file operations, and return its result.
-
-        Raises the errors of the function, and LockUnreachable if it takes too long.
-        """
-        try:
-            return await self._executor.call(operation)
-        except TimeoutError as error:
-            raise LockUnreachable(self._folder.name, f"no answer within {self._executor.limit_s:g} s") from error
-
-    def _observe_folder(self) -> _FolderObservation:
-        """Read the newest round and its holder. Runs in the thread for file operations."""
-        with self._folder.open_folder() as folder:
+    def read(self) -> _FolderObservation:
+        """Read the newest round and its holder."""
+        with self.folder.open_folder() as folder:
             return self._observe(folder)
 
-    def _claim(self, record: RoundRecord, after: str) -> _FolderObservation | None:
-        """Publish a record as the round that follows `after`. Runs in the thread for file operations.
+    def claim(self, record: RoundRecord, after: str) -> _FolderObservation | None:
+        """Publish a record as the round that follows `after`.
 
         after: file name of the newest round, "" for none. The record is written with the newer one of its restart
         budget and that of the same run's last round. Returns the folder's new observation. None if another candidate
@@ -364,46 +303,46 @@ class FileLock(RoundLock):
         """
         number = _number_of(after) + 1
         if number > _MAX_NUMBER:
-            raise LockRefused(self._folder.name, f"{after} is the last one there can be", "empty the folder")
+            raise LockRefused(self.folder.name, f"{after} is the last one there can be", "empty the folder")
         name, private = _round_file(number), f".claim-{number:010}-{secrets.token_hex(8)}"
-        with self._folder.open_folder() as folder:
+        with self.folder.open_folder() as folder:
             newest = self._observe(folder)  # read again: its holder may have changed the budget since
             if newest.number == number - 1 and newest.record and newest.record.run == record.run:
                 record = replace(record, budget=record.budget.newer(newest.record.budget))
             try:
-                self._folder.create_file(folder, private, seal(record))
-                if not self._folder.publish(folder, private, name):
+                self.folder.create_file(folder, private, seal(record))
+                if not self.folder.publish(folder, private, name):
                     return None
             finally:
-                self._folder.sweep(folder, [private])
+                self.folder.sweep(folder, [private])
             observation = self._observe(folder)
             if (
                 after and after not in observation.names
             ):  # an old claim: its number is free only because the file was swept
-                self._folder.sweep(folder, [name])
+                self.folder.sweep(folder, [name])
                 return None
             if observation.number != number:
                 return None
-            self._folder.sweep(folder, _obsolete_files(observation.names, number))
+            self.folder.sweep(folder, _obsolete_files(observation.names, number))
             return observation
 
-    def _renew(self, record: RoundRecord, number: int) -> _FolderObservation | None:
-        """Rewrite the holder's file, which shows that the holder lives. Runs in the thread for file operations.
+    def renew(self, record: RoundRecord, number: int, beat: int) -> _FolderObservation | None:
+        """Rewrite the holder's file, which shows that the holder lives.
 
         record: as this member claimed it; its budget may be newer. number: that in the round file's name, which may
-        differ from `record.round`. Returns the folder's new observation; None if the round's file is gone or holds
-        another grant, or if a newer round exists. Raises LockRefused if the folder cannot be used, LockUnreachable if
-        storage fails.
+        differ from `record.round`. beat: differs from that of the renewal before. Returns the folder's new observation;
+        None if the round's file is gone or holds another grant, or if a newer round exists. Raises LockRefused if the
+        folder cannot be used, LockUnreachable if storage fails.
         """
         private = f".holder-{number:010}-{secrets.token_hex(8)}"
-        with self._folder.open_folder() as folder:
+        with self.folder.open_folder() as folder:
             if not self._is_granted(folder, number, record):
                 return None
             try:
-                self._folder.create_file(folder, private, seal(record, next(self._beats)))
-                self._folder.replace(folder, private, _holder_file(number))
+                self.folder.create_file(folder, private, seal(record, beat))
+                self.folder.replace(folder, private, _holder_file(number))
             finally:
-                self._folder.sweep(folder, [private])
+                self.folder.sweep(folder, [private])
             observation = self._observe(folder)  # after the write, which makes an NFS client drop its cached directory
             return observation if observation.number == number else None
 
@@ -414,7 +353,7 @@ class FileLock(RoundLock):
         False.
         """
         try:
-            granted = self._read(folder, _round_file(number))
+            granted = self._read_record(folder, _round_file(number))
         except BadRecord as error:
             self._log_unreadable(_round_file(number), error)
             return False
@@ -430,7 +369,7 @@ class FileLock(RoundLock):
         torn, number, record = list[int](), 0, None
         for each in numbers:
             try:
-                record = self._read(folder, _round_file(each))
+                record = self._read_record(folder, _round_file(each))
             except BadRecord as error:
                 self._log_unreadable(_round_file(each), error)
                 torn.append(each)
@@ -449,7 +388,7 @@ class FileLock(RoundLock):
         An unreadable holder's file changes nothing. folder: its file descriptor.
         """
         try:
-            holder = self._folder.read(folder, _holder_file(observation.number))
+            holder = self.folder.read(folder, _holder_file(observation.number))
             held_record = unseal(holder) if holder is not None else None
         except BadRecord:  # it does not count: the next renewal writes a whole one
             return observation
@@ -471,19 +410,91 @@ class FileLock(RoundLock):
             return RoundRecord(self._run, number, "")
         return replace(record, round=max(number, record.round + number - before), coordinator="", address="", port=0)
 
-    def _read(self, folder: int, name: str) -> RoundRecord | None:
+    def _read_record(self, folder: int, name: str) -> RoundRecord | None:
         """Return the record in a round file; None if the file does not exist.
 
         folder: its file descriptor. name: of the file. Raises BadRecord if the file is damaged or no member wrote it.
         """
-        content = self._folder.read(folder, name)
+        content = self.folder.read(folder, name)
         return None if content is None else unseal(content)
 
     def _log_unreadable(self, name: str, error: BadRecord) -> None:
         """Log an unreadable file once."""
         if name not in self._logged_names:
             self._logged_names.add(name)
-            log.warning("round_unreadable", extra={"file": str(self._folder.path / name), "why": str(error)})
+            log.warning("round_unreadable", extra={"file": str(self.folder.path / name), "why": str(error)})
+
+
+class FileLock(RoundLock):
+    """Gives one member access to its job's round files. All members must name the same folder."""
+
+    kind = "round_file"
+
+    def __init__(
+        self, folder: Path, run: str, *, call_s: float = CALL_S, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
+        """Use a folder for the rounds of the job `run`. call_s: seconds for a call; slower storage is unreachable."""
+        super().__init__(run, monotonic)
+        self._files, self._executor = RoundFiles(folder, run), SerialExecutor(call_s)
+
+    @classmethod
+    async def open(cls, folder: Path, run: str, *, call_s: float = CALL_S) -> FileLock:
+        """Return a lock on the folder, after checking that the folder can be used.
+
+        Raises LockRefused if only a person can make it usable, as without a parent folder or hard links, and
+        LockUnreachable if storage fails otherwise, or does not answer within `call_s` seconds.
+        """
+        arbiter = cls(folder, run, call_s=call_s)
+        await arbiter._call(arbiter._files.folder.prepare)
+        return arbiter
+
+    async def look(self) -> HeldRound:
+        """Return the round of the newest file; one without a record if there is none, or if it is of another run.
+
+        Raises LockRefused if the folder cannot be used, LockUnreachable if storage fails or does not answer.
+        """
+        return self._held_round(await self._call(self._files.read))
+
+    async def claim(self, record: RoundRecord, after: HeldRound) -> HeldRound | None:
+        """Create the round file that follows `after`. Return the claimed round; None if another member was first.
+
+        None means that another member has claimed since `after` was read: call `look`. The newer one of the restart
+        budgets of `record` and of the last round is written.
+
+        Raises StaleRound if `after` has a record of the same run whose round is not lower than that of `record`.
+        Raises LockRefused if the file numbers are used up or the folder cannot be used, and LockUnreachable if storage
+        fails or does not answer: then the round may be claimed or not.
+        """
+        record = record_to_write(record, after)
+        observation = await self._call(lambda: self._files.claim(record, after.token))
+        return self._own_round(observation) if observation else None
+
+    async def renew(self, held_round: HeldRound) -> HeldRound | None:
+        """Rewrite the holder's file, and return the renewed round.
+
+        None if the round is lost: a newer round exists, or this round's file is gone or holds another grant. Also None
+        if `held_round` has no record. Raises LockRefused if the folder cannot be used, and LockUnreachable if storage
+        fails or does not answer: then the round may be renewed or not.
+        """
+        record = held_round.record
+        if record is None:
+            return None
+        number, beat = _number_of(held_round.token), next(self._beats)
+        observation = await self._call(lambda: self._files.renew(record, number, beat))
+        return self._own_round(observation) if observation else None
+
+    async def close(self) -> None:
+        """Do nothing: no file is held open."""
+
+    async def _call(self, operation: Callable[[], T]) -> T:
+        """Call a function in the thread for file operations, and return its result.
+
+        Raises the errors of the function, and LockUnreachable if it takes too long.
+        """
+        try:
+            return await self._executor.call(operation)
+        except TimeoutError as error:
+            raise LockUnreachable(self._files.folder.name, f"no answer within {self._executor.limit_s:g} s") from error
 
     def _held_round(self, observation: _FolderObservation) -> HeldRound:
         """Return the observed round, with the time since its holder's file last changed."""

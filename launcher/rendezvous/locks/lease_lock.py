@@ -92,6 +92,91 @@ class _Lease(msgspec.Struct):
 _decoder = msgspec.json.Decoder(_Lease)
 
 
+class RoundLease:
+    """One Lease in the API server, which holds the round of a job in an annotation.
+
+    name: "namespace/name". call_s: seconds for one call with its retries.
+    """
+
+    def __init__(self, client: LeaseStore, name: str, call_s: float) -> None:
+        """Use the Lease of this name; it is not read yet. Raises LockRefused for an invalid name."""
+        namespace, slash, bare = name.partition("/")
+        if not slash or not namespace or not bare or "/" in bare:
+            raise LockRefused(f"Lease {name!r}", "this is not a valid name", "name it as namespace/name")
+        self._client, self._name, self._call_s, self._logged_note = client, name, call_s, ""
+        self._bare, self._leases = bare, f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
+        self._path = f"{self._leases}/{bare}"
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._client.close()
+
+    async def get(self) -> _Lease | None:
+        """Read the Lease, None if it does not exist. Raises what `_ask` raises."""
+        return await self._ask("get", self._client.get(self._path, urgent=True, deadline_s=self._call_s))
+
+    async def write(self, content: bytes, version: str, spec: dict[str, Any]) -> _Lease | None:
+        """Write the Lease and return it; None if its version is another one. version: the expected one, "" to create.
+
+        content: a sealed round, for the annotation. spec: the fields of its spec to write. Raises what `_ask` raises.
+        """
+        meta: dict[str, Any] = {"annotations": {ROUND: content.decode()}}
+        if version:
+            change = {"metadata": {**meta, "resourceVersion": version}, "spec": spec}
+            patching = self._client.patch(self._path, change, urgent=True, deadline_s=self._call_s)
+            return await self._ask("patch", patching)
+        meta["name"] = self._bare
+        new = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": meta, "spec": spec}
+        return await self._ask("create", self._client.create(self._leases, new, urgent=True, deadline_s=self._call_s))
+
+    async def _ask(self, verb: str, call: Awaitable[bytes]) -> _Lease | None:
+        """Await a call to the API server and decode the Lease. None if it does not exist or its version differs.
+
+        verb: "get", "create" or "patch". Raises LockRefused if the API server refuses the call, also for a missing
+        namespace, and LockUnreachable if there is no valid answer.
+        """
+        from turnout.kube.errors import CallError, Conflict, Forbidden, NotFound, Rejected
+
+        name = f"Lease {self._name}"
+        try:
+            return _decoder.decode(await call)
+        except Conflict:
+            return None
+        except NotFound as error:
+            if verb == "create":
+                raise LockRefused(name, "its namespace does not exist", "name an existing one") from error
+            return None
+        except Forbidden as error:
+            step = "apply deploy/manifests/launcher for that name, and start the pods with its ServiceAccount"
+            raise LockRefused(name, f"the account of this pod may not {verb} it", step) from error
+        except Rejected as error:
+            step = "correct the name, or change what the admission policy rejects"
+            raise LockRefused(name, f"the API server rejects it: {error.message[:300]}", step) from error
+        except CallError as error:
+            raise LockUnreachable(name, str(error)) from error
+        except msgspec.DecodeError as error:
+            raise LockUnreachable(name, f"the answer is no Lease: {error}") from error
+
+    def record(self, lease: _Lease) -> RoundRecord | None:
+        """Return the round that a Lease holds, also one of another run; None if it holds none.
+
+        None also for a record that cannot be read, which is logged once. Raises LockRefused if the Lease belongs to
+        another program: it has a holder and no record.
+        """
+        if lease.note is None:
+            if lease.spec.holder_identity:
+                why = f"{lease.spec.holder_identity!r} holds it, and is no job of Turnout"
+                raise LockRefused(f"Lease {self._name}", why, "name another Lease, or delete this one")
+            return None
+        try:
+            return unseal(lease.note.encode())
+        except BadRecord as error:  # changed by hand; the living members know the round
+            if self._logged_note != lease.note:
+                self._logged_note = lease.note
+                log.warning("round_unreadable", extra={"lease": self._name, "why": str(error)})
+            return None
+
+
 class LeaseLock(RoundLock):
     """Gives one member access to its job's Lease."""
 
@@ -112,14 +197,9 @@ class LeaseLock(RoundLock):
 
         client: closed with this lock. hold_s: written to the Lease as its duration.
         """
-        namespace, slash, bare = name.partition("/")
-        if not slash or not namespace or not bare or "/" in bare:
-            raise LockRefused(f"Lease {name!r}", "this is not a valid name", "name it as namespace/name")
+        self._round_lease = RoundLease(client, name, call_s)
         super().__init__(run, monotonic)
-        self._client, self._name, self._logged_note = client, name, ""
-        self._bare, self._leases = bare, f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
-        self._path = f"{self._leases}/{bare}"
-        self._hold_s, self._call_s, self._wall = hold_s, call_s, wall
+        self._hold_s, self._wall = hold_s, wall
         self._turn = asyncio.Lock()  # one call at a time: a late answer must not hide a newer one
         self._last = _Lease()
 
@@ -165,7 +245,7 @@ class LeaseLock(RoundLock):
         if there is no valid answer.
         """
         async with self._turn:
-            return self._held_round(await self._get() or _Lease())
+            return self._held_round(await self._round_lease.get() or _Lease())
 
     async def claim(self, record: RoundRecord, after: HeldRound) -> HeldRound | None:
         """Write the record if the Lease is unchanged since `after`, apart from renewals by the record's coordinator.
@@ -180,7 +260,8 @@ class LeaseLock(RoundLock):
             record = record_to_write(record, after)
             if after.token != self._last.metadata.resource_version:
                 return None
-            lease = await self._write(record, after.token, self._claim_spec(record.coordinator, self._last.spec))
+            content, spec = seal(record, next(self._beats)), self._claim_spec(record.coordinator, self._last.spec)
+            lease = await self._round_lease.write(content, after.token, spec)
             return self._own_round(lease) if lease else None
 
     def _last_observed(self, after: HeldRound, coordinator: str) -> HeldRound:
@@ -188,7 +269,7 @@ class LeaseLock(RoundLock):
 
         So a member's own renewals do not block its next claim.
         """
-        current, before = self._record(self._last), after.record
+        current, before = self._round_lease.record(self._last), after.record
         if current is None or before is None or before.coordinator != coordinator or not same_grant(current, before):
             return after
         return replace(after, record=current, token=self._last.metadata.resource_version)
@@ -199,7 +280,7 @@ class LeaseLock(RoundLock):
         former_spec: the spec that it replaces. If the holder changes, leaseTransitions is raised by one (0 if there was
         none), and acquireTime is now.
         """
-        now = self._now()
+        now = _lease_time(self._wall())
         spec = {"holderIdentity": coordinator, "leaseDurationSeconds": math.ceil(self._hold_s), "renewTime": now}
         if coordinator != (former_spec.holder_identity or ""):
             before = former_spec.lease_transitions
@@ -215,102 +296,40 @@ class LeaseLock(RoundLock):
         """
         if (record := held_round.record) is None:
             return None
-        spec = {"holderIdentity": record.coordinator, "renewTime": self._now()}
+        spec = {"holderIdentity": record.coordinator, "renewTime": _lease_time(self._wall())}
         async with self._turn:
-            lease = await self._write(record, held_round.token, spec)
+            content = seal(record, next(self._beats))
+            lease = await self._round_lease.write(content, held_round.token, spec)
             if lease is None:  # a label was written, the answer to a renewal was lost, or the Lease is lost
-                current = await self._get()
+                current = await self._round_lease.get()
                 if current is None or not self._is_ours(current, record):
                     return None
-                lease = await self._write(record, current.metadata.resource_version, spec)
+                content = seal(record, next(self._beats))
+                lease = await self._round_lease.write(content, current.metadata.resource_version, spec)
             return self._own_round(lease) if lease else None
 
     async def close(self) -> None:
         """Close the connections."""
-        await self._client.close()
-
-    async def _get(self) -> _Lease | None:
-        """Read the Lease, None if it does not exist. Raises what `_ask` raises."""
-        return await self._ask("get", self._client.get(self._path, urgent=True, deadline_s=self._call_s))
-
-    async def _write(self, record: RoundRecord, version: str, spec: dict[str, Any]) -> _Lease | None:
-        """Write the Lease and return it; None if its version is another one. version: the expected one, "" to create.
-
-        spec: the fields of its spec to write. Raises what `_ask` raises.
-        """
-        meta: dict[str, Any] = {"annotations": {ROUND: seal(record, next(self._beats)).decode()}}
-        if version:
-            change = {"metadata": {**meta, "resourceVersion": version}, "spec": spec}
-            patching = self._client.patch(self._path, change, urgent=True, deadline_s=self._call_s)
-            return await self._ask("patch", patching)
-        meta["name"] = self._bare
-        new = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": meta, "spec": spec}
-        return await self._ask("create", self._client.create(self._leases, new, urgent=True, deadline_s=self._call_s))
-
-    async def _ask(self, verb: str, call: Awaitable[bytes]) -> _Lease | None:
-        """Await a call to the API server and decode the Lease. None if it does not exist or its version differs.
-
-        verb: "get", "create" or "patch". Raises LockRefused if the API server refuses the call, also for a missing
-        namespace, and LockUnreachable if there is no valid answer.
-        """
-        from turnout.kube.errors import CallError, Conflict, Forbidden, NotFound, Rejected
-
-        name = f"Lease {self._name}"
-        try:
-            return _decoder.decode(await call)
-        except Conflict:
-            return None
-        except NotFound as error:
-            if verb == "create":
-                raise LockRefused(name, "its namespace does not exist", "name an existing one") from error
-            return None
-        except Forbidden as error:
-            step = "apply deploy/manifests/launcher for that name, and start the pods with its ServiceAccount"
-            raise LockRefused(name, f"the account of this pod may not {verb} it", step) from error
-        except Rejected as error:
-            step = "correct the name, or change what the admission policy rejects"
-            raise LockRefused(name, f"the API server rejects it: {error.message[:300]}", step) from error
-        except CallError as error:
-            raise LockUnreachable(name, str(error)) from error
-        except msgspec.DecodeError as error:
-            raise LockUnreachable(name, f"the answer is no Lease: {error}") from error
+        await self._round_lease.close()
 
     def _held_round(self, lease: _Lease) -> HeldRound:
         """Return the round in a Lease, with the time since its holder last renewed it. Remembers the Lease."""
         self._last = lease
         holder = (lease.spec.holder_identity, lease.spec.renew_time, lease.note)
-        return self._observe_round(self._record(lease), lease.metadata.resource_version, holder)
+        return self._observe_round(self._round_lease.record(lease), lease.metadata.resource_version, holder)
 
     def _own_round(self, lease: _Lease) -> HeldRound:
         """Return the round that this member has just written: its holder was quiet for 0 s."""
         return replace(self._held_round(lease), unrenewed_s=0.0)
 
-    def _record(self, lease: _Lease) -> RoundRecord | None:
-        """Return the round that a Lease holds, also one of another run; None if it holds none.
-
-        None also for a record that cannot be read, which is logged once. Raises LockRefused if the Lease belongs to
-        another program: it has a holder and no record.
-        """
-        if lease.note is None:
-            if lease.spec.holder_identity:
-                why = f"{lease.spec.holder_identity!r} holds it, and is no job of Turnout"
-                raise LockRefused(f"Lease {self._name}", why, "name another Lease, or delete this one")
-            return None
-        try:
-            return unseal(lease.note.encode())
-        except BadRecord as error:  # changed by hand; the living members know the round
-            if self._logged_note != lease.note:
-                self._logged_note = lease.note
-                log.warning("round_unreadable", extra={"lease": self._name, "why": str(error)})
-            return None
-
     def _is_ours(self, lease: _Lease, record: RoundRecord) -> bool:
         """Return True if the Lease holds the round of this record, granted to the same member."""
-        current = self._record(lease)
+        current = self._round_lease.record(lease)
         return current is not None and same_grant(current, record)
 
-    def _now(self) -> str:
-        """Return the wall-clock time as Kubernetes writes it in a Lease."""
-        from turnout.kube.times import rfc3339_micro
 
-        return rfc3339_micro(self._wall())
+def _lease_time(wall_s: float) -> str:
+    """Return a wall-clock time as Kubernetes writes it in a Lease. wall_s: seconds since 1970."""
+    from turnout.kube.times import rfc3339_micro
+
+    return rfc3339_micro(wall_s)

@@ -9,7 +9,7 @@ import asyncio
 import os
 import random
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from turnout.launcher.addresses import resolve_host
 from turnout.launcher.coordinator_messages import (
@@ -79,6 +79,56 @@ class NoAnswer:
     why: str
 
 
+class MemberHandshake:
+    """The member's side of the proof by which both ends of a connection know that the other has the job's token.
+
+    join: makes the Join from this side's nonce and proof. token, run: of the job. `answer`: the coordinator's answer.
+    """
+
+    def __init__(self, join: Callable[[bytes, bytes], Join], token: bytes, run: str) -> None:
+        self._join, self._token, self._run = join, token, run
+        self._nonce, self._peer_nonce = os.urandom(NONCE_BYTES), b""
+        loop = asyncio.get_running_loop()
+        self.answer: asyncio.Future[Welcome | Redirect | Refused | NoAnswer] = loop.create_future()
+
+    def prove(self, nonce: bytes) -> tuple[FrameAuth, Join]:
+        """Return the code of all later frames, and the Join that answers a Challenge. nonce: of the Challenge."""
+        self._peer_nonce = nonce
+        auth = FrameAuth(self._token, self._run, self._nonce, nonce, listens=False)
+        return auth, self._join(self._nonce, proof(self._token, "member", self._run, nonce, self._nonce))
+
+    def check(self, welcome: Welcome) -> None:
+        """Raise NotProven if the sender of a Welcome has not proved that it knows the token."""
+        if not is_proof(welcome.proof, self._token, "coordinator", self._run, self._nonce, self._peer_nonce):
+            raise NotProven("a Welcome without the proof that its sender knows the job's token")
+
+    @property
+    def is_challenged(self) -> bool:
+        """Return True if the other side has sent its Challenge."""
+        return self._peer_nonce != b""
+
+    def set_answer(self, answer: Welcome | Redirect | Refused | NoAnswer) -> None:
+        """Set the result of the handshake, unless there is one."""
+        if not self.answer.done():
+            self.answer.set_result(answer)
+
+
+@dataclass(frozen=True, slots=True)
+class ReportedProgress:
+    """The progress of this member's processes that its heartbeats report."""
+
+    step: int = -1  # the newest step done, -1 if unknown
+    saved: int = -1  # the newest step saved, -1 if unknown
+    importing_s: float = 0.0  # upper bound of the seconds until imports end, 0 if they have ended
+    rank_zero: RankZero | None = None  # of the process of rank 0, None if it runs elsewhere
+    read_s: float = 0.0  # when it was read, on the event loop's clock
+
+    def heartbeat(self, now_s: float) -> Heartbeat:
+        """Return the heartbeat that reports it, with the times of rank 0 moved to now."""
+        rank_zero = None if self.rank_zero is None else self.rank_zero.later(now_s - self.read_s)
+        return Heartbeat(self.step, self.saved, self.importing_s, rank_zero)
+
+
 class CoordinatorClient(FrameConnection):
     """The member's side of one connection to a coordinator.
 
@@ -95,20 +145,15 @@ class CoordinatorClient(FrameConnection):
         on_lost: Callable[[CoordinatorClient, Reason], None],
     ) -> None:
         super().__init__()
-        self._join, self._token, self._run = join, token, run
+        self.handshake = MemberHandshake(join, token, run)
         self._on_message, self._on_lost = on_message, on_lost
         self._loop = asyncio.get_running_loop()
-        self.answer: asyncio.Future[Welcome | Redirect | Refused | NoAnswer] = self._loop.create_future()
-        self._nonce, self._peer_nonce = os.urandom(NONCE_BYTES), b""
         self.welcome: Welcome | None = None
         self.reported_world = LastWorld()  # the base that the Join reported
         self._heard_s = self._last_check_s = self._loop.time()
         self._beat_timer: asyncio.TimerHandle | None = None
         self._beat_s = self.silence_s = 0.0
-        self.step = self.saved = -1
-        self.importing_s = 0.0
-        self.rank_zero: RankZero | None = None
-        self._progress_read_s = 0.0  # when the progress above was read
+        self._progress = ReportedProgress()
         self._is_loss_reported = False
 
     def on_frame(self, body: bytes) -> None:
@@ -137,39 +182,27 @@ class CoordinatorClient(FrameConnection):
         match message:
             case Challenge(version=version, nonce=nonce):
                 if version != VERSION:
-                    self._set_answer(NoAnswer(f"it speaks version {version}, this is {VERSION}"))
+                    self.handshake.set_answer(NoAnswer(f"it speaks version {version}, this is {VERSION}"))
                     return
-                self._peer_nonce = nonce
-                self.auth = FrameAuth(self._token, self._run, self._nonce, nonce, listens=False)
-                join = self._join(self._nonce, proof(self._token, "member", self._run, nonce, self._nonce))
-                self.reported_world, self.importing_s = join.base, join.importing_s
+                self.auth, join = self.handshake.prove(nonce)
+                self.reported_world = join.base
+                self._progress = replace(self._progress, importing_s=join.importing_s)
                 self.send(encode(join))
             case _ if self.auth is None:
                 raise NotProven(f"{type(message).__name__} from one who has not proved that it knows the job's token")
             case Welcome():
-                if not is_proof(message.proof, self._token, "coordinator", self._run, self._nonce, self._peer_nonce):
-                    raise NotProven("a Welcome without the proof that its sender knows the job's token")
+                self.handshake.check(message)
                 self.welcome = message
                 self._beat_s, self.silence_s = message.beat_s, message.silence_s
                 self._last_check_s = self._loop.time()
                 if self._beat_timer is not None:
                     self._beat_timer.cancel()
                 self._beat_timer = self._loop.call_later(message.beat_s, self._beat)
-                self._set_answer(message)
+                self.handshake.set_answer(message)
             case Redirect() | Refused():
-                self._set_answer(message)
+                self.handshake.set_answer(message)
             case _:
                 raise BadFrame(f"{type(message).__name__} before Welcome")
-
-    @property
-    def is_challenged(self) -> bool:
-        """Return True if the other side has sent its Challenge."""
-        return self._peer_nonce != b""
-
-    def _set_answer(self, answer: Welcome | Redirect | Refused | NoAnswer) -> None:
-        """Set the result of the handshake, unless there is one."""
-        if not self.answer.done():
-            self.answer.set_result(answer)
 
     def send_message(self, message: ToCoordinator) -> None:
         """Send a message. It is dropped if the connection is lost, since the next connection starts again."""
@@ -182,16 +215,11 @@ class CoordinatorClient(FrameConnection):
         step, saved: the newest step done, and saved; -1 if unknown. importing_s: upper bound of the seconds until
         imports end, 0 if they have ended. rank_zero: progress of rank 0, None if it runs elsewhere.
         """
-        self._progress_read_s = self._loop.time()
-        is_urgent = self.step < 0 <= step or importing_s == 0 < self.importing_s
-        self.step, self.saved, self.importing_s, self.rank_zero = step, saved, importing_s, rank_zero
+        before = self._progress
+        is_urgent = before.step < 0 <= step or importing_s == 0 < before.importing_s
+        self._progress = ReportedProgress(step, saved, importing_s, rank_zero, self._loop.time())
         if is_urgent:
-            self.send_message(self._heartbeat())
-
-    def _heartbeat(self) -> Heartbeat:
-        """Make a heartbeat with the newest progress, its times moved to now."""
-        rank_zero = None if self.rank_zero is None else self.rank_zero.later(self._loop.time() - self._progress_read_s)
-        return Heartbeat(self.step, self.saved, self.importing_s, rank_zero)
+            self.send_message(self._progress.heartbeat(self._loop.time()))
 
     def _beat(self) -> None:
         """Send a heartbeat and schedule the next one, or abort the connection and report its loss.
@@ -210,7 +238,7 @@ class CoordinatorClient(FrameConnection):
             self._report_loss(Reason.MEMBER_SILENT)
             self.abort()
             return
-        self.send_message(self._heartbeat())
+        self.send_message(self._progress.heartbeat(now_s))
         self._beat_timer = self._loop.call_later(self._beat_s, self._beat)
 
     def _abort_if_suspended(self) -> bool:
@@ -226,24 +254,25 @@ class CoordinatorClient(FrameConnection):
         return True
 
     def on_open(self) -> None:
-        """Start to check for suspension of this process while it waits for the Welcome."""
-        self._last_check_s = self._loop.time()
-        self._beat_timer = self._loop.call_later(1.0, self._watch_suspension)
-
-    def _watch_suspension(self) -> None:
         """Check for suspension of this process each second, until the Welcome."""
-        if self.welcome is None and not self._abort_if_suspended():
-            self.on_open()
+
+        def check() -> None:
+            """Check once, and schedule the next check unless the connection was welcomed or aborted."""
+            if self.welcome is None and not self._abort_if_suspended():
+                self.on_open()
+
+        self._last_check_s = self._loop.time()
+        self._beat_timer = self._loop.call_later(1.0, check)
 
     def on_bad_frame(self, fault: str) -> None:
         """Handle an invalid frame during the handshake as no answer."""
-        self._set_answer(NoAnswer(fault))
+        self.handshake.set_answer(NoAnswer(fault))
 
     def on_close(self, why: Exception | None) -> None:
         """Stop the heartbeats, and report the loss of a welcomed connection. why: the error, None for a normal end."""
         if self._beat_timer is not None:
             self._beat_timer.cancel()
-        self._set_answer(NoAnswer("the connection was closed" if why is None else str(why)))
+        self.handshake.set_answer(NoAnswer("the connection was closed" if why is None else str(why)))
         if self.welcome is not None:
             self._report_loss(Reason.MEMBER_LOST)
 
@@ -283,10 +312,14 @@ async def connect(
     except (OSError, TimeoutError) as error:
         return None, NoAnswer(str(error) or f"no connection within {connect_s:g} s")
     try:
-        await asyncio.wait([link.answer], timeout=min(CHALLENGE_S, greet_s))
-        if link.is_challenged:
-            await asyncio.wait([link.answer], timeout=greet_s)
-        answer = link.answer.result() if link.answer.done() else NoAnswer(f"no greeting within {greet_s:g} s")
+        await asyncio.wait([link.handshake.answer], timeout=min(CHALLENGE_S, greet_s))
+        if link.handshake.is_challenged:
+            await asyncio.wait([link.handshake.answer], timeout=greet_s)
+        answer = (
+            link.handshake.answer.result()
+            if link.handshake.answer.done()
+            else NoAnswer(f"no greeting within {greet_s:g} s")
+        )
     except asyncio.CancelledError:
         link.abort()
         raise
@@ -394,7 +427,7 @@ class CoordinatorSearch:
             case Refused(reason=reason, detail=detail):
                 return GiveUp(Reason(reason) if reason in set(Reason) else Reason.REFUSED, detail)
             case Redirect() if answer.port:
-                lost = (answer.address, answer.port) in search.refused | search.silent
+                lost = (answer.address, answer.port) in search.lap.failed
                 if lost and asyncio.get_running_loop().time() < search.since_s + NOTICE_S:
                     await asyncio.sleep(0.1)
                     return search  # ask it again: it has not noticed yet that the coordinator it names is lost

@@ -22,13 +22,14 @@ from turnout.launcher.rendezvous.locks.round_lock import RoundLock
 from turnout.launcher.rendezvous.state import EndpointAnswered, HangState, JobOver, State, StepDown
 from turnout.launcher.rendezvous.state_machine import begin, heartbeat_period_s, replace_coordinator
 from turnout.launcher.rendezvous.transport.coordinator_link import is_agent_listening
-from turnout.launcher.rendezvous.transport.coordinator_server import FENCE_S, RENEW_S, Coordinator
+from turnout.launcher.rendezvous.transport.coordinator_server import Coordinator
 from turnout.launcher.rendezvous.transport.listener import Listener
 from turnout.launcher.rendezvous.transport.merge_stacks import StackMerge
+from turnout.launcher.rendezvous.transport.round_holder import FENCE_S, RENEW_S
 from turnout.launcher.settings import Timing
 
 # The holder is silent but may live. Its world cannot train without one of its members, so a member takes over soon.
-# A stranger waits until that holder has fenced itself (FENCE_S in coordinator_server.py), even without an API server.
+# A stranger waits until that holder has fenced itself (FENCE_S in round_holder.py), even without an API server.
 STRANGER_S = 600.0
 # Times the silence limit: how long a lost member may still train. It checks the limit at its heartbeats, and needs time
 # to kill its processes.
@@ -145,7 +146,7 @@ class Leadership:
         holder = (record.address, record.port)
         # At the address of this member itself, that holder no longer listens.
         is_own_address = holder == (self.member.address, self.member.port)
-        return is_own_address or holder in search.refused or _worker_name(record.coordinator) == self.member.name
+        return is_own_address or holder in search.lap.refused or _worker_name(record.coordinator) == self.member.name
 
     def _begin(
         self,

@@ -50,7 +50,9 @@ def test_an_unexpected_error_of_the_search_comes_to_the_agents_inbox():
     async def search():
         inbox = asyncio.Queue()
         seek = Search("w0", None, False, False, 30.0)
-        CoordinatorSession(seek, BrokenSearch(), None, inbox.put_nowait, lambda word, facts: None).search(LastWorld())
+        CoordinatorSession(seek, BrokenSearch(), None, inbox.put_nowait, lambda word, facts: None).search.begin(
+            LastWorld()
+        )
         return await asyncio.wait_for(inbox.get(), 20)
 
     error = asyncio.run(search())

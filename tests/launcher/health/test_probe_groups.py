@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hack.bench.health.simulated_nodes import SimulatedNodes, numbers
 from tests.kit.hypothesis_examples import scaled
 from turnout.launcher.errors import BadCheck
-from turnout.launcher.health.judge_nodes import Evidence, max_searches, next_groups_or_verdict
+from turnout.launcher.health.judge_nodes import Evidence, GroupOutcomes, max_searches, next_groups_or_verdict
 from turnout.launcher.health.model import Check, FaultCause, Measured, SlowRule, StragglerLimits, Verdict
 
 ROBUST = StragglerLimits(rule=SlowRule.MEDIAN)
@@ -292,7 +292,7 @@ def test_a_link_that_failed_once_is_not_bad_whatever_else_failed(rounds):
 
 
 def test_a_link_has_one_name_whoever_of_the_two_comes_first():
-    assert [*Evidence(ran(4, "10 23", "01 32")).pairs] == [("n0", "n1"), ("n2", "n3")]
+    assert [*GroupOutcomes(ran(4, "10 23", "01 32")).pairs] == [("n0", "n1"), ("n2", "n3")]
 
 
 def test_two_that_failed_once_and_never_again_are_told_and_not_blamed():

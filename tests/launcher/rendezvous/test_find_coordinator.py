@@ -12,6 +12,7 @@ from turnout.launcher.rendezvous.find_coordinator import (
     GiveUp,
     Lead,
     Search,
+    SearchLap,
     SearchPause,
     next_lap,
     next_move,
@@ -104,8 +105,8 @@ def test_the_order_of_tries(seek, order):
 def test_where_nobody_listens_nobody_is_asked_twice_in_a_lap():
     seek = record_failure(seeker(base=BEFORE, last=HERE["w0"], successors=LIST), HERE["w0"], refused=True)
     assert names([next_move(seek, 0.0)]) == ["w1"]
-    assert seek.refused == {HERE["w0"]}
-    assert record_failure(seek, HERE["w1"], refused=False).silent == {HERE["w1"]}
+    assert seek.lap.refused == {HERE["w0"]}
+    assert record_failure(seek, HERE["w1"], refused=False).lap.silent == {HERE["w1"]}
 
 
 def test_a_new_lap_tries_everybody_again_and_pauses_ever_longer():
@@ -156,10 +157,10 @@ def test_who_may_not_lead_goes_to_the_holder_and_asks_everybody_again():
 
 
 def test_a_job_without_a_leader_is_left_to_the_successors_for_a_while():
-    seek = replace(seeker(endpoint=None, arbiter=True), laps=1, since_s=100.0)
+    seek = replace(seeker(endpoint=None, arbiter=True), lap=SearchLap(1), since_s=100.0)
     assert names(tour(seek, now_s=103.0)) == ["AskArbiter", "SearchPause"]
     assert names(tour(seek, now_s=103.1)) == ["AskArbiter", "Lead"]
-    assert names(tour(replace(seek, laps=0), now_s=103.1)) == ["AskArbiter", "SearchPause"]
+    assert names(tour(replace(seek, lap=SearchLap()), now_s=103.1)) == ["AskArbiter", "SearchPause"]
     assert names(tour(replace(seek, arbiter=False), now_s=500.0)) == ["SearchPause"]
 
 
@@ -255,4 +256,4 @@ def test_pauses_cease_to_grow():
     seek = seeker()
     for _ in range(40):
         seek = next_lap(seek)
-    assert next_lap(seek).laps == seek.laps
+    assert next_lap(seek).lap == seek.lap

@@ -83,11 +83,11 @@ async def test_the_first_failure_is_told_while_the_others_run(testbed, text, cod
     await testbed.start(*orders)
     (failed,) = await testbed.ended()
     assert (failed.local_rank, failed.code, failed.signal, failed.failed) == (1, code, name, True)
-    assert testbed.processes.alive() == 2
+    assert len(testbed.processes.pids()) == 2
     first, *others = await testbed.stop()
     assert first == failed
     assert {(each.code, each.signal) for each in others} == {(-15, "SIGTERM")}
-    assert testbed.processes.alive() == 0
+    assert len(testbed.processes.pids()) == 0
 
 
 async def test_a_death_is_noticed_within_a_blink(testbed):
@@ -265,12 +265,12 @@ def parents_of_this_process():
 async def test_while_a_lost_parent_is_replaced_the_agent_may_end_or_ask_for_one(tmp_path, then):
     """Once it left a parent that nobody closed: no one had a name for it yet."""
     testbed, others = WorkerTestbed(tmp_path), set(parents_of_this_process())
-    asked = []
+    asked, ways = [], {"close": testbed.processes.close, "warm": testbed.processes.warm_parent.start}
     await testbed.run(testbed.program("print(1)"))
 
     def hear(event, fields):
         if event == "parent_lost":
-            asked.append(asyncio.create_task(getattr(testbed.processes, then)()))
+            asked.append(asyncio.create_task(ways[then]()))
 
     testbed.hear = hear
     os.kill(testbed.told("parent_ready")[0]["pid"], signal.SIGKILL)

@@ -253,7 +253,7 @@ async def test_ten_processes_of_a_round_are_all_there(testbed):
 async def test_a_round_after_another_is_as_good_as_the_first(testbed):
     for each in range(5):
         assert await seen(testbed, testbed.program(f"print({each})")) == (0, f"{each}\n", "")
-    assert testbed.processes.alive() == 0
+    assert len(testbed.processes.pids()) == 0
 
 
 async def test_an_interrupt_ends_a_process_by_that_signal(testbed):

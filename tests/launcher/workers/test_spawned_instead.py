@@ -320,22 +320,22 @@ async def test_for_how_long_a_start_would_wait_for_imports(tmp_path):
     )
     os.mkfifo(tmp_path / "fifo")
     testbed.file("ahead.py", f"open({str(tmp_path / 'fifo')!r}).read()")
-    await testbed.processes.warm()
-    first_s = testbed.processes.importing_s()
-    assert 0 < testbed.processes.importing_s() < first_s <= 60.0
+    await testbed.processes.warm_parent.start()
+    first_s = testbed.processes.warm_parent.importing_s()
+    assert 0 < testbed.processes.warm_parent.importing_s() < first_s <= 60.0
     await asyncio.to_thread((tmp_path / "fifo").write_text, "that is all")
-    await until_async(lambda: testbed.processes.importing_s() == 0.0)
+    await until_async(lambda: testbed.processes.warm_parent.importing_s() == 0.0)
     testbed.file("dies.py", "import os; os._exit(3)")
     testbed.file("dallies.py", "import signal; signal.pause()")
     dies = WorkerTestbed(tmp_path, preload=("dies",), env=testbed.env)
     dallies = WorkerTestbed(tmp_path, preload=("dallies",), env=testbed.env, patience_s=0.5)
     plain, bare = WorkerTestbed(tmp_path, fork=False), WorkerTestbed(tmp_path, preload=())
     for each in (dies, dallies, plain, bare):
-        await each.processes.warm()
-    assert [each.processes.importing_s() for each in (plain, bare)] == [0.0, 0.0]
+        await each.processes.warm_parent.start()
+    assert [each.processes.warm_parent.importing_s() for each in (plain, bare)] == [0.0, 0.0]
     await until_async(lambda: len(dies.told("parent_lost")) == 3)  # no other one takes its place
-    assert dies.processes.importing_s() == 0.0
-    await until_async(lambda: dallies.processes.importing_s() == 0.0)
+    assert dies.processes.warm_parent.importing_s() == 0.0
+    await until_async(lambda: dallies.processes.warm_parent.importing_s() == 0.0)
     for each in (testbed, dies, dallies, plain, bare):
         await each.processes.close()
 

@@ -76,8 +76,8 @@ def test_a_client_that_is_closed_while_it_reconnects_leaves_no_connection(daemon
     client.close()
     second.sendall(encode(ArenaPath("/dev/shm/a.arena", 3)))
     rest(second)
-    client.reader.join(ANSWERS_S)
-    assert not client.reader.is_alive()
+    client.link.reader.join(ANSWERS_S)
+    assert not client.link.reader.is_alive()
 
 
 def test_a_connection_on_which_the_next_daemon_refuses_is_closed(daemon, tmp_path):
@@ -86,5 +86,5 @@ def test_a_connection_on_which_the_next_daemon_refuses_is_closed(daemon, tmp_pat
     second = daemon.accept()
     second.sendall(encode(RequestRefused("memory", "the arena is not taken over")))
     rest(second)
-    client.reader.join(ANSWERS_S)
+    client.link.reader.join(ANSWERS_S)
     client.close()

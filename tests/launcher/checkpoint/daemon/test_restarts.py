@@ -14,7 +14,7 @@ from tests.kit.wait import until_async
 from tests.launcher.checkpoint.daemon.test_daemon import record, save
 from turnout.launcher.checkpoint.arena.arena import Arena
 from turnout.launcher.checkpoint.arena.arena_files import private_folder
-from turnout.launcher.checkpoint.daemon.agent_client import AgentClient
+from turnout.launcher.checkpoint.daemon.agent_client import AgentClient, ChildDaemon
 from turnout.launcher.checkpoint.daemon.trainer_client import TrainerClient
 from turnout.launcher.checkpoint.format.daemon_messages import Hello, Save
 from turnout.launcher.coordinator_messages import HeldStep
@@ -28,7 +28,8 @@ class Worker:
 
     def __init__(self, folder: Path) -> None:
         self._sockets, self.said = private_folder(folder), []
-        self.agent = AgentClient(Path(self._sockets.name), folder, "job", "w0", self._say)
+        self.daemon = ChildDaemon(Path(self._sockets.name), folder, "job", "w0", self._say)
+        self.agent = AgentClient(self.daemon, self._say)
         self.trainer = None
 
     def _say(self, event, fields):
@@ -36,13 +37,13 @@ class Worker:
 
     @property
     def pid(self):
-        return self.agent.pid
+        return self.daemon.pid
 
     async def connect(self):
         hello = Hello("job", "w0", 0, 0, 1, 1)
         args = (
             hello,
-            os.environ | {DAEMON: self.agent.environment[DAEMON]},
+            os.environ | {DAEMON: self.daemon.environment[DAEMON]},
             Path(self._sockets.name),
             lambda told: None,
         )
@@ -58,7 +59,7 @@ class Worker:
 
     def seal(self, arena, step):
         generation, sealed = save(arena, step)
-        self.trainer.announce_save(Save(generation, sealed.epoch, step))
+        self.trainer.link.announce_save(Save(generation, sealed.epoch, step))
 
     async def held(self):
         return [each.step for each in await asyncio.to_thread(self.trainer.held_steps, 1)]
@@ -66,14 +67,14 @@ class Worker:
     async def close(self):
         if self.trainer is not None:
             await asyncio.to_thread(self.trainer.close)
-        await self.agent.close(done=True)
+        await self.daemon.close(done=True)
         self._sockets.cleanup()
 
 
 @pytest_asyncio.fixture
 async def worker(tmp_path):
     made = Worker(tmp_path)
-    await made.agent.listen()
+    await made.daemon.listen()
     yield made
     await made.close()
 
@@ -85,7 +86,7 @@ async def test_a_training_process_goes_on_with_the_next_daemon_and_loses_nothing
     await worker.kill()
     assert await worker.held() == [3]
     await asyncio.to_thread(worker.seal, arena, 4)
-    await asyncio.to_thread(worker.trainer.wait_pinned)
+    await asyncio.to_thread(worker.trainer.link.wait_pinned)
     assert await worker.held() == [4, 3]
 
 
@@ -94,7 +95,7 @@ async def test_a_save_of_which_the_dead_daemon_was_told_is_told_to_the_next(work
     os.kill(worker.pid, signal.SIGSTOP)
     await asyncio.to_thread(worker.seal, arena, 3)
     await worker.kill()
-    await asyncio.to_thread(worker.trainer.wait_pinned)
+    await asyncio.to_thread(worker.trainer.link.wait_pinned)
     assert await worker.held() == [3]
 
 

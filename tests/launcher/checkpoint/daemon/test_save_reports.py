@@ -132,7 +132,7 @@ class Saver(Worker):
 
     def save(self, arena, step):
         generation, sealed = save_for_storage(arena, step, rank=1)
-        self.trainer.announce_save(Save(generation, sealed.epoch, step, str(self.storage)))
+        self.trainer.link.announce_save(Save(generation, sealed.epoch, step, str(self.storage)))
 
     def ends(self):
         """List step, tier and outcome of each end that the agent has logged."""
@@ -146,7 +146,7 @@ class Saver(Worker):
 @pytest.mark.asyncio
 async def test_the_agent_hears_how_saves_end_also_of_the_next_daemon(tmp_path):
     worker = Saver(tmp_path)
-    await worker.agent.listen()
+    await worker.daemon.listen()
     try:
         arena = await worker.connect()
         await asyncio.to_thread(worker.save, arena, 3)
@@ -167,10 +167,10 @@ async def test_the_agent_hears_how_saves_end_also_of_the_next_daemon(tmp_path):
 @pytest.mark.asyncio
 async def test_what_ends_while_the_daemon_ends_is_heard(tmp_path):
     worker = Saver(tmp_path)
-    await worker.agent.listen()
+    await worker.daemon.listen()
     arena = await worker.connect()
     await asyncio.to_thread(worker.save, arena, 3)
-    await asyncio.to_thread(worker.trainer.wait_pinned)
+    await asyncio.to_thread(worker.trainer.link.wait_pinned)
     await worker.close()
     assert (3, "storage", "done") in worker.ends()
 

@@ -120,7 +120,7 @@ async def test_what_does_not_fit_is_refused_before_a_byte_is_taken(job):
     assert "checkpoints in memory need 1024.00 GiB" in str(error.value)
     ((what, told),) = job[1].told
     assert (what, told["owner"], told["step"]) == ("replica_refused", "w7", 5)
-    assert job[1].replicator.replica_store.arenas() == ()
+    assert job[1].replicator.replica_store.arenas.all() == ()
 
 
 async def test_a_sender_whose_copies_are_refused_goes_on_without_and_says_so(job):
@@ -137,7 +137,7 @@ async def test_a_sender_whose_copies_are_refused_goes_on_without_and_says_so(job
     follower.close()
     assert job[0].words() == ["replica_refused"]
     assert job[0].ends()[0] == (4, 0, "failed", False)
-    assert job[1].replicator.replica_store.arenas() == ()
+    assert job[1].replicator.replica_store.arenas.all() == ()
 
 
 @pytest.mark.parametrize("message", [SendShard(), ShardKept(), PeerRefusal("busy")])
@@ -228,7 +228,7 @@ async def test_a_sender_that_is_killed_leaves_the_newest_whole_copy(tmp_path, ki
         told = (await sender.stdout.read()).split()
         await sender.wait()
         owner = Owner()
-        await until_async(lambda: not daemon.replicator.busy(), "what was begun ends")
+        await until_async(lambda: not daemon.replicator.peers.busy(), "what was begun ends")
         steps = daemon.kept(owner)
         assert steps[0] >= max(map(int, told), default=newest)
         torn += len(steps) < 2

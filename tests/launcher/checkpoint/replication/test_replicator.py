@@ -127,7 +127,7 @@ async def test_a_new_name_has_its_own_place_and_the_old_one_is_given_back(job):
         await job.save(step)
         await job.copied(step)
     assert job[2].kept(job[1]) == [6, 5]
-    assert {each.identity.owner for each in job[2].replicator.replica_store.arenas()} == {"w9"}
+    assert {each.identity.owner for each in job[2].replicator.replica_store.arenas.all()} == {"w9"}
     assert "replica_removed" in job[2].words()
 
 
@@ -147,7 +147,7 @@ async def test_a_copy_that_has_changed_is_not_restored(job):
     await job.form()
     await job.save(4)
     await job.copied(4)
-    flip(job[0].replicator.replica_store.arenas()[0], 4)
+    flip(job[0].replicator.replica_store.arenas.all()[0], 4)
     await job.replaced(1)
     with pytest.raises(BadCheckpoint, match="w0: chunk 1 is not what was sent"):
         await job[1].round(job.seat(1, 2, saved_round=1, fetch_from=(job[0].endpoint,)), 4)
@@ -161,8 +161,8 @@ async def test_of_several_who_have_it_the_next_is_asked(job):
     await job.form(replicas=2)
     await job.save(4)
     await job.copied(4)
-    flip(job[0].replicator.replica_store.arenas()[0], 4)
-    flip(job[0].replicator.replica_store.arenas()[1], 4)
+    flip(job[0].replicator.replica_store.arenas.all()[0], 4)
+    flip(job[0].replicator.replica_store.arenas.all()[1], 4)
     await job.replaced(1)
     await job[1].round(job.seat(1, 2, saved_round=1, fetch_from=(job[0].endpoint, job[2].endpoint)), 4)
     assert job[1].own() == 4

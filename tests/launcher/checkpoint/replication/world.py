@@ -34,6 +34,19 @@ def bytes_of(step, rank, size=BYTES):
     return words.view(np.uint8)[: PAGE_BYTES + size]
 
 
+class FakeRankStores:
+    """The stores of the daemon's ranks, as its copies see them."""
+
+    def __init__(self, folder, run, worker):
+        self._folder, self._run, self._worker, self.by_rank = folder, run, worker, {}
+
+    def of(self, local_rank):
+        if local_rank not in self.by_rank:
+            identity = Identity(self._run, self._worker, local_rank, boot_id(), 4)
+            self.by_rank[local_rank] = RankStore(self._folder, identity, lambda *_: "", lambda *_: None)
+        return self.by_rank[local_rank]
+
+
 @dataclass
 class FakePort:
     """The daemon, as its copies see it."""
@@ -41,14 +54,10 @@ class FakePort:
     folder: Path
     worker: str
     run: str = "job"
-    rank_stores: dict = field(default_factory=dict)
     reports: list = field(default_factory=list)
 
-    def rank_store(self, local_rank):
-        if local_rank not in self.rank_stores:
-            identity = Identity(self.run, self.worker, local_rank, boot_id(), 4)
-            self.rank_stores[local_rank] = RankStore(self.folder, identity, lambda *_: "", lambda *_: None)
-        return self.rank_stores[local_rank]
+    def __post_init__(self):
+        self.rank_stores = FakeRankStores(self.folder, self.run, self.worker)
 
     def report_save(self, save):
         self.reports.append(save)
@@ -61,10 +70,9 @@ class ReplicaDaemon:
         folder.mkdir(exist_ok=True)
         self.daemon, self.rank, self.told = FakePort(folder, worker), rank, []
         self.replicator = Replicator(self.daemon, lambda what, fields: self.told.append((what, dict(fields))), bytes_s)
-        self.replicator.trust(token)
         self._listens = socket.create_server(("127.0.0.1", 0))
         self.endpoint = DaemonEndpoint(f"{worker}/0", worker, *self._listens.getsockname())
-        self.replicator.listen(self._listens)
+        self.replicator.peers.listen(self._listens, token)
         self.size = BYTES
 
     def words(self):
@@ -87,7 +95,7 @@ class ReplicaDaemon:
 
     @property
     def arena(self):
-        rank_store = self.daemon.rank_store(0)
+        rank_store = self.daemon.rank_stores.of(0)
         if rank_store.arena is None:
             identity = Identity("job", self.daemon.worker, 0, boot_id(), 4)
             rank_store.adopt(Arena.make(self.daemon.folder, identity))
@@ -108,7 +116,7 @@ class ReplicaDaemon:
 
     async def tell(self, told):
         """Take in the word of a save, as a session does."""
-        rank_store = self.daemon.rank_store(0)
+        rank_store = self.daemon.rank_stores.of(0)
         generation, _ = await rank_store.pin_save(told)
         await rank_store.hash(generation)
         await self.replicator.announce_save(0, told)
@@ -117,14 +125,14 @@ class ReplicaDaemon:
     def goes(self, owner):
         """Give where in storage the replicas go that it keeps for that worker, by step."""
         store = self.replicator.replica_store
-        arena = next(each for each in store.arenas() if each.identity.owner == owner.daemon.worker)
+        arena = next(each for each in store.arenas.all() if each.identity.owner == owner.daemon.worker)
         slots = [slot for slot in arena.slots() if slot.record is not None]
         return {slot.record.step: (told := store.saved_target(arena, slot.epoch)) and told.target for slot in slots}
 
     def kept(self, owner):
         """Steps that it has whole for that worker, each byte looked at, the newest first."""
         arena = next(
-            (each for each in self.replicator.replica_store.arenas() if each.identity.owner == owner.daemon.worker),
+            (each for each in self.replicator.replica_store.arenas.all() if each.identity.owner == owner.daemon.worker),
             None,
         )
         if arena is None:
@@ -150,7 +158,7 @@ class ReplicaDaemon:
             return
         await self.replicator.close(remove=remove)
         self._listens.close()
-        for rank_store in self.daemon.rank_stores.values():
+        for rank_store in self.daemon.rank_stores.by_rank.values():
             rank_store.close(remove=remove)
 
 

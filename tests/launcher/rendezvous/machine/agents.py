@@ -36,6 +36,7 @@ from turnout.launcher.rendezvous.find_coordinator import (
     GiveUp,
     Lead,
     Search,
+    SearchLap,
     SearchPause,
     next_lap,
     next_move,
@@ -149,7 +150,7 @@ class Agent:
 
     def search(self, since_s=None):
         self.greeting, self.next_try_s = None, self.network.now_s
-        self.seek = next_lap(replace(self.seek, base=self.base, since_s=since_s or self.network.now_s, laps=0))
+        self.seek = next_lap(replace(self.seek, base=self.base, since_s=since_s or self.network.now_s, lap=SearchLap()))
 
     def redirected(self, to):
         tries_all_addresses = not to.port and self.link.endpoint is self
@@ -360,7 +361,9 @@ class Agent:
                 if (record := held.record) is not None:
                     holder = (record.address, record.port)
                     dead = (
-                        self.here == holder or holder in seek.refused or record.coordinator.split("/")[0] == self.name
+                        self.here == holder
+                        or holder in seek.lap.refused
+                        or record.coordinator.split("/")[0] == self.name
                     )
                     ours = seek.base.inside and seek.base.round >= record.round
                     hold_s = arbiter.HOLD_S if ours else network.stranger_s

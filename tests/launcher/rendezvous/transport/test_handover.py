@@ -69,7 +69,7 @@ async def test_a_coordinator_that_has_stepped_down_sends_members_on():
 
     state = begin(Member("w0/1", "w0", "h0", "127.0.0.1", 29_400, 1), RUN, ElasticSpec(), 0.0)
     coordinator = Coordinator(state, silent, beat_s=5.0, silence_s=60.0, merge=merge)
-    coordinator.event(Denied(RoundRecord(RUN, 4, "w2/1", "127.0.0.1", 29_402)))
+    coordinator.events.put(Denied(RoundRecord(RUN, 4, "w2/1", "127.0.0.1", 29_402)))
     await asyncio.wait_for(asyncio.shield(coordinator.ended), PATIENCE_S)
     try:
         async with listening(coordinator) as port:
@@ -96,7 +96,7 @@ async def test_a_member_asks_a_new_coordinator_again_that_names_the_old_one():
             link, _ = await connect(client, "127.0.0.1", old)
             session.adopt_link(link, ("127.0.0.1", old))
             session.move_to(Redirect("w2/1", "127.0.0.1", new))
-            session.search(LastWorld(3, 3, True, True))
+            session.search.begin(LastWorld(3, 3, True, True))
             found = await asyncio.wait_for(inbox.get(), PATIENCE_S)
             assert isinstance(found, CoordinatorFound)
             link, address = found.found
