@@ -29,6 +29,7 @@ from turnout.launcher.errors import BadFrame
 from turnout.launcher.event_log import EventLog
 from turnout.launcher.framing import FrameSplitter
 from turnout.launcher.linux import Leftovers, adopt_orphans
+from turnout.launcher.rendezvous.transport.frame_connection import open_local_stream
 from turnout.launcher.workers.forkserver.child_main import CANNOT_RUN
 from turnout.launcher.workers.forkserver.messages import (
     MAX_BYTES,
@@ -99,7 +100,7 @@ class ForkserverClient:
     async def open(self) -> None:
         """Start the parent, which becomes ready later. Raises OSError if it cannot be started."""
         endpoint = self._spawn()
-        self._reader, self._writer = await asyncio.open_connection(sock=endpoint)
+        self._reader, self._writer = await open_local_stream(endpoint)
         self._listening = asyncio.create_task(self._listen())
 
     def _spawn(self) -> socket.socket:

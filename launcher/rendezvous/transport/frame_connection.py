@@ -162,13 +162,16 @@ _READ_BYTES = 64 << 10
 class ReadToEndProtocol(asyncio.StreamReaderProtocol):
     """The protocol of one connection of a Unix socket, whose stream gets every byte that the peer has sent.
 
-    asyncio's own protocol drops what it has not read yet if the peer closes the connection without reading all answers.
-    Here the stream always ends as after a normal end. serve: called with the stream and its writer.
+    asyncio's own protocol drops what it has not read yet if the peer closes the connection without reading all that was
+    sent to it. Here the stream always ends as after a normal end. serve: called with the stream and its writer; None
+    for nothing, see `open_local_stream`.
     """
 
-    def __init__(self, serve: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]) -> None:
-        self._stream, self._fd = asyncio.StreamReader(), -1
-        super().__init__(self._stream, serve)
+    def __init__(
+        self, serve: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]] | None = None
+    ) -> None:
+        self.stream, self._fd = asyncio.StreamReader(), -1
+        super().__init__(self.stream, serve)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Handle a new connection. Called by asyncio."""
@@ -182,8 +185,19 @@ class ReadToEndProtocol(asyncio.StreamReaderProtocol):
         if exc is not None:
             with suppress(OSError):  # no more bytes
                 while data := os.read(self._fd, _READ_BYTES):
-                    self._stream.feed_data(data)
+                    self.stream.feed_data(data)
         super().connection_lost(None)
+
+
+async def open_local_stream(sock: socket.socket) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Return a stream of all that the peer of a connected Unix socket sends, and the writer to the peer.
+
+    The writer closes the socket. It raises ConnectionError at `drain` if the peer is gone; the stream ends then after
+    all that the peer has sent.
+    """
+    loop = asyncio.get_running_loop()
+    transport, protocol = await loop.create_connection(ReadToEndProtocol, sock=sock)
+    return protocol.stream, asyncio.StreamWriter(transport, protocol, protocol.stream, loop)
 
 
 async def next_frame(reader: asyncio.StreamReader, max_bytes: int) -> bytes:

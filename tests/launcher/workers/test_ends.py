@@ -1,17 +1,20 @@
 """How processes end and are ended: at once when they fail, by force when they must, and with nothing left of them."""
 
 import asyncio
+import fcntl
 import json
 import os
 import signal
 import subprocess
+import sys
+import termios
 import time
 
 import pytest
 import pytest_asyncio
 
 from tests.kit.child_processes import children_of
-from tests.kit.wait import until_async
+from tests.kit.wait import until, until_async
 from tests.launcher.agent.crew import command_of
 from tests.launcher.workers.testbed import PYTHON, SECONDS, WorkerTestbed, running, zombies
 from turnout.launcher.workers.worker_spec import CommandKind, StillRunning
@@ -233,6 +236,31 @@ async def test_when_the_parent_dies_its_processes_die_and_a_new_one_serves_next(
     assert [each.code for each in await testbed.run(testbed.program("print('on')"))] == [0]
     assert (testbed.out(), testbed.why) == ("on\n", [])
     await testbed.processes.close()
+
+
+async def test_an_end_that_a_parent_reported_before_it_died_is_known(tmp_path):
+    """Between the report and the death the agent reads nothing; then it sends the dead parent an order."""
+    testbed = WorkerTestbed(tmp_path)
+    fifo = str(tmp_path / "fifo")
+    os.mkfifo(fifo)
+    await testbed.start(testbed.program("import sys; open(sys.argv[1]).read(); raise SystemExit(3)", fifo))
+    parent = testbed.processes.warm_parent.parent
+    sock = parent._writer.get_extra_info("socket")
+
+    # Until stop() has sent its order, the event loop does nothing, and so the agent reads nothing.
+    os.close(os.open(fifo, os.O_WRONLY))  # the process ends
+    until(lambda: unread_bytes(sock), "the parent's report")
+    os.kill(parent.pid, signal.SIGKILL)
+    until(lambda: not running(parent.pid), "the parent's death")
+    assert await parent.stop(signal.SIGTERM, SECONDS) is None
+
+    assert [(each.code, each.signal) for each in await testbed.ended()] == [(3, "")]
+    await testbed.processes.close()
+
+
+def unread_bytes(sock):
+    """The bytes that a socket holds for its reader."""
+    return int.from_bytes(fcntl.ioctl(sock.fileno(), termios.FIONREAD, bytes(4)), sys.byteorder)
 
 
 @pytest.mark.parametrize("how", ["closed", "killed"])
