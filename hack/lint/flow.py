@@ -38,7 +38,7 @@ class CallStats(NamedTuple):
 
 
 class Recorder:
-    """Counts calls of product code while `recording`. Install it before the threads that it has to see begin."""
+    """Counts calls of product code in blocks of `record`. Install it before the threads that it has to see begin."""
 
     def __init__(self) -> None:
         self._active = False

@@ -425,16 +425,15 @@ class WorkerProcesses:
         if not self.warm_parent.enabled:
             return {spec.local_rank: "forking is off" for spec in specs}
         refused = {spec.local_rank: why for spec in specs if (why := why_not_forkable(spec, self._env, sys.executable))}
-        if len(refused) == len(specs):
+        forks = [_task(spec, ()) for spec in specs if spec.local_rank not in refused]
+        if not forks:
             return refused
-        forks = [spec for spec in specs if spec.local_rank not in refused]
         parent = await self.warm_parent.wait()
-        if parent is None:
-            return refused | {spec.local_rank: "the forkserver is not ready" for spec in forks}
-        answer = await parent.start([_task(each, ()) for each in forks])
-        if answer is None:
-            return refused | {spec.local_rank: "the forkserver died" for spec in forks}
-        return refused | answer.refused
+        answer = None if parent is None else await parent.start(forks)
+        if answer is not None:
+            return refused | answer.refused
+        why = "the forkserver is not ready" if parent is None else "the forkserver died"
+        return refused | {task.local_rank: why for task in forks}
 
     async def _spawn(self, specs: Sequence[SpawnSpec]) -> None:
         """Start worker processes with a fresh interpreter each.

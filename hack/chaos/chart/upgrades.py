@@ -134,7 +134,7 @@ def _job(name: str, workers: int, command: str) -> Object:
 
 
 async def _all_run(world: World) -> dict[str, tuple[str, str, int]]:
-    """Return what `_running` returns, once all WORKERS pods of the job run; {} before."""
+    """Return what `_running_pods` returns, once all WORKERS pods of the job run; {} before."""
     found = await _running_pods(world)
     return found if len(found) == WORKERS else {}
 
