@@ -62,7 +62,7 @@ class Program:
         self.source, self.taken, clock, rng = Source(), [], ManualClock(), random.Random(7)
         if name == "extender":
             plans, metrics = plans_by(Rules()), Metrics()
-            self._note(plans.view, "set_map")
+            self._note(plans.view.layout, "set_map")
             self.informers = extender_watches.Watches(
                 plans, self.source, "maps/map", clock, rng, metrics, lambda notice: None, hold_large
             )
