@@ -377,6 +377,8 @@ def _expected(info: inspect.Type) -> str:
 
 # Values of annotations. Each value that cannot be read adds a sentence to a list of faults.
 
+MAX_COUNT = 999_999  # the largest number of pods that a term about a gang may name
+
 _LABEL_VALUE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 _LEVEL_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._/-]{0,251}[A-Za-z0-9])?")
 
@@ -404,13 +406,18 @@ def annotation_level(annotations: Mapping[str, str], key: str, faults: list[str]
     text = annotations.get(key)
     if text is None:
         return None
-    if re.fullmatch(r"[0-9]{1,2}", text):
-        return int(text)
-    if text[:1].isdigit() or not _LEVEL_NAME.fullmatch(text):
+    level = level_of_text(text)
+    if level is None:
         expected = "a tier (0 a host, 1 a leaf), a node label's key or a word for one"
         faults.append(f"{key} is {text[:40]!r}: it must be {expected}")
-        return None
-    return text
+    return level
+
+
+def level_of_text(text: str) -> int | str | None:
+    """Return the level that a text names, as for annotation_level(); None if it names none."""
+    if re.fullmatch(r"[0-9]{1,2}", text):
+        return int(text)
+    return None if text[:1].isdigit() or not _LEVEL_NAME.fullmatch(text) else text
 
 
 def annotation_word(annotations: Mapping[str, str], key: str, faults: list[str]) -> str:

@@ -284,8 +284,8 @@ EXTENDER: Mapping[str, Meaning] = {
         "turnout topology: the line (not on the map).",
     ),
     "PlanRejected": Meaning(
-        "The plan that was made breaks a term that the gang requires, so it is not used. This is a fault of Turnout. "
-        "The Event names the term.",
+        "The plan that was made breaks a term that the gang requires, so it is not used; or the planner ended with an "
+        "error for this gang. This is a fault of Turnout. The Event names the term, or the place of the error.",
         "Report it with the Event, the gang's pods and the map. Until then, delete the gang's waiting pods to have the "
         "gang planned anew.",
         "turnout_plans_rejected_total, by term.",

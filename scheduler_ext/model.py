@@ -57,7 +57,7 @@ class EventReason(Enum):
     NO_ROOM = "NoRoom"
     TIER_TOO_NARROW = "TierTooNarrow"
     OFF_MAP = "OffMap"
-    PLAN_REJECTED = "PlanRejected"  # a plan that breaks a hard term was made; it is our fault, and it is not used
+    PLAN_REJECTED = "PlanRejected"  # the plan breaks a hard term, or planning raised an error: a fault of the planner
     GANG_INCOMPLETE = "GangIncomplete"  # waits until as many members exist as must start together
     GANG_UNKNOWN = "GangUnknown"  # the PodGroup or owner that states the min does not exist
     GATE_WITHOUT_GANG = "GateWithoutGang"  # our gate was on a pod that belongs to no gang, and was lifted

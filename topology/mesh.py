@@ -188,7 +188,10 @@ def place_mesh(
     for multiple, layers in _layouts_of_axis_orders(
         mesh, ranks_per_pod, request.pods, int(room.max(initial=0)), fabric.tiers
     ):
-        layout_request = replace(request, multiple=lcm(multiple, request.multiple), layers=layers)
+        common = lcm(multiple, request.multiple)
+        if common > request.pods:  # no host can hold it; it may also be too large for the counts of pods
+            continue
+        layout_request = replace(request, multiple=common, layers=layers)
         for placement in placements_in_layers(fabric, room, replace(layout_request, min_pods=layout_request.pods)):
             is_usable = placement.pods == request.pods and _keeps_multiple(placement, request.multiple)
             if is_usable and placement not in prices:

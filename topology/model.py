@@ -21,7 +21,7 @@ class RefusalReason(Enum):
     NO_MAP = "NoMap"  # a tier is required and no host is on the map
     NO_ROOM = "NoRoom"  # the fabric has too little room for the pods that must start together
     TIER_TOO_NARROW = "TierTooNarrow"  # all hosts together have enough room, but no switch of the widest tier allowed
-    PLAN_REJECTED = "PlanRejected"  # the plan breaks a hard term: a fault of the planner
+    PLAN_REJECTED = "PlanRejected"  # the plan breaks a hard term, or planning raised an error: a fault of the planner
     OFF_MAP = "OffMap"  # members already run on hosts that the map does not know, or under no switch that is allowed
 
 

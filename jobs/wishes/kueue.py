@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
-from turnout.jobs.fields import annotation_count, annotation_level, annotation_word
+from turnout.jobs.fields import MAX_COUNT, annotation_count, annotation_level, annotation_word, level_of_text
 from turnout.jobs.wishes.model import Layer, Mode, Wish, nested
 
 _KUEUE = "kueue.x-k8s.io/podset-"
@@ -50,12 +50,34 @@ def _layers(annotations: Mapping[str, str], faults: list[str], ignored: list[str
         return nested(SLICE_LEVEL, [Layer(level, size)], ignored)
     if LAYERS not in annotations:
         return ()
-    try:
-        listed = json.loads(annotations[LAYERS][:4096])
-        layers = [Layer(str(each["topology"])[:253], int(each["size"])) for each in listed]
-    except (ValueError, TypeError, KeyError, RecursionError, OverflowError):
-        faults.append(f"{LAYERS} cannot be read: it must be a JSON list of topology and size")
+    layers = _read_list(annotations[LAYERS])
+    if layers is None:
+        faults.append(
+            f"{LAYERS} cannot be read: it must be a JSON list of objects with a topology, the key of a node label, and "
+            f"a size from 1 to {MAX_COUNT}"
+        )
         return ()
     if len(layers) > _MAX_LAYERS:
         ignored.append(f"{LAYERS} has {len(layers)} layers, of which {_MAX_LAYERS} are kept")
     return nested(LAYERS, layers[:_MAX_LAYERS], ignored)
+
+
+def _read_list(text: str) -> list[Layer] | None:
+    """Return the layers of a JSON list of slices, in its order; None if a part of it is not as it must be.
+
+    A larger size than MAX_COUNT is refused, since counts of pods are computed in 32 bits.
+    """
+    try:
+        listed = json.loads(text[:4096])
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(listed, list):
+        return None
+    layers = []
+    for each in listed:
+        topology, size = (each.get("topology"), each.get("size")) if isinstance(each, dict) else (None, None)
+        level = level_of_text(topology) if isinstance(topology, str) else None
+        if level is None or type(size) is not int or not 1 <= size <= MAX_COUNT:  # a bool is an int, too
+            return None
+        layers.append(Layer(level, size))
+    return layers

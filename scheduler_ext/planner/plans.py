@@ -44,7 +44,9 @@ from turnout.scheduler_ext.planner.order import (
     waiting_partners,
 )
 from turnout.scheduler_ext.planner.place_gang import request_signature
+from turnout.scheduler_ext.planner.refusals import refuse_after_fault
 from turnout.scheduler_ext.planner.request import (
+    PLANNING_FAILED,
     AbsentMembers,
     GangPlan,
     GangRequest,
@@ -98,7 +100,8 @@ class Plans:
         self.replanned = 0  # plans made in all
         self.displaced = 0  # plans that were withdrawn for a gang ahead, or because of a change
         self.steps = 0  # steps of planning in all
-        self.rejected_plans = Counter[HardTerm]()  # plans that broke a hard term, and so were refused, by term
+        # Gangs refused for a fault of the planner, by the broken HardTerm, or PLANNING_FAILED after an exception.
+        self.rejected_plans = Counter[str]()
         self.rejected_hosts = RejectedHosts()
         self.strict_order = StrictOrder(strict_queues)
         self.reservations = Reservations()
@@ -434,14 +437,13 @@ class Plans:
             self._drop_plan(key)
         position = position_of(self.view, gang)
         own_work, before = Work(), self.steps
-        plan = self._place_gang(gang, position, seated, own_work)
-        self.steps += (
-            self._trees.take_steps()
-            + _TURN_STEPS
-            + own_work.spent_steps
-            + len(gang.members) * 4
-            + len(self._plans) // 4
-        )
+        try:
+            plan = self._place_gang(gang, position, seated, own_work)
+        except Exception as error:  # a fault of ours with one gang must not cost the others their places
+            plan = refuse_after_fault(key, error)
+            self.rejected_plans[PLANNING_FAILED] += 1
+        self.steps += self._trees.take_steps() + _TURN_STEPS + own_work.spent_steps
+        self.steps += len(gang.members) * 4 + len(self._plans) // 4
         stored = self._put(gang, plan, position)
         moved = self._take_back_seats_on_rows(stored.seats_by_row)
         self.rejected_plans.update(plan.broken_terms)

@@ -5,11 +5,13 @@ That a gang below its min gets no place at all is decided in batches.py, in `_pl
 
 from __future__ import annotations
 
+import traceback
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+from turnout.jobs.gang import GangKey
 from turnout.scheduler_ext.cluster.gang import GangGroup
-from turnout.scheduler_ext.planner.request import GangRequest, PodBatch, Seat, counts_for_tier
+from turnout.scheduler_ext.planner.request import GangPlan, GangRequest, PodBatch, Seat, counts_for_tier
 from turnout.topology.fabric import Fabric
 from turnout.topology.model import Refusal, RefusalReason
 
@@ -37,6 +39,17 @@ def refuse_incomplete(request: GangRequest) -> Refusal | None:
             detail = f"of its pods {role} {roles[role]} are there, {min_pods} must start together"
             return Refusal(RefusalReason.NO_ROOM, detail)
     return None
+
+
+def refuse_after_fault(key: GangKey, error: Exception) -> GangPlan:
+    """Return the plan of a gang for which the planner raised `error`: PLAN_REJECTED, with the place of the fault.
+
+    The message of the error is left out, because it may quote a pod.
+    """
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    where = f"{place.filename.rpartition('/')[2]}:{place.lineno}"
+    detail = f"planning failed: {type(error).__name__} at {where}"
+    return GangPlan(key, refusal=Refusal(RefusalReason.PLAN_REJECTED, detail))
 
 
 def refuse_outside_level(request: GangRequest) -> Refusal | None:

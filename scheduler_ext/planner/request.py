@@ -46,6 +46,9 @@ class HardTerm(StrEnum):
     BARRED_HOST = "barred_host"
 
 
+PLANNING_FAILED = "planning_failed"  # counted beside the hard terms: the planner raised an exception for a gang
+
+
 class SoftTerm(StrEnum):
     """A term that a plan gives up if it cannot be kept. `place_gang.py` states the order."""
 

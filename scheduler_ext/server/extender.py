@@ -233,7 +233,7 @@ class Extender:
         self._reports.report_placed(now_s + REPORT_S)
         self.plans.plan_some(self.clock.monotonic())
         for term, count in self.plans.rejected_plans.items():
-            self.metrics.plans_rejected.labels(term.value).inc(count)
+            self.metrics.plans_rejected.labels(term).inc(count)
         self.plans.rejected_plans.clear()
         for state, gangs in gang_states(self.plans).items():
             self.metrics.gangs.labels(state.value).set(gangs)

@@ -28,7 +28,7 @@ from turnout.kube.server.probes import leading_gauge, register_build_info
 from turnout.scheduler_ext.gates.evictions import ReservationEnd
 from turnout.scheduler_ext.model import EventReason, LiftReason
 from turnout.scheduler_ext.planner.fabric_quality import EXCESS_CLASSES, gangs_by_excess
-from turnout.scheduler_ext.planner.request import HardTerm
+from turnout.scheduler_ext.planner.request import PLANNING_FAILED, HardTerm
 from turnout.topology.map_update import MapOutcome
 
 DURATIONS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
@@ -103,11 +103,12 @@ class Metrics:
         self.gangs = Gauge("turnout_gangs", "Gangs, by state.", ["state"], registry=registry)
         self.plans_rejected = Counter(
             "turnout_plans_rejected",
-            "Plans that broke a term which the gang requires, by term. They are not used: a fault of the planner.",
+            "Gangs that are refused for a fault of the planner: by the required term that the plan broke, or "
+            "planning_failed after an error.",
             ["term"],
             registry=registry,
         )
-        start_at_zero(self.plans_rejected, (term.value for term in HardTerm))
+        start_at_zero(self.plans_rejected, [*(term.value for term in HardTerm), PLANNING_FAILED])
         self.gang_pods_violating = Gauge(
             "turnout_gang_pods_violating",
             "Bound pods of gangs that break a rule: the gang is wider than its tier, or it must be whole and is not.",

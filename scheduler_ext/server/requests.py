@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import time
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -17,6 +16,7 @@ from typing import Any, Protocol
 from turnout.kube.objects import Pod
 from turnout.kube.server.client_metrics import start_at_zero
 from turnout.scheduler_ext.model import Answer, BadRequest, Victims
+from turnout.scheduler_ext.server.fault_log import FaultLog
 from turnout.scheduler_ext.server.metrics import Metrics
 from turnout.scheduler_ext.wire import extender_v1, volcano_v1
 from turnout.scheduler_ext.wire.pod_messages import Review, decode_review, encode_review
@@ -65,9 +65,6 @@ class ExtenderVerbs(Protocol):
 
 
 log = logging.getLogger("turnout.extender")
-
-
-LOG_INTERVAL_S = 10.0  # a fault occurs in every request: its place is logged at most once in this time
 
 
 class Verb(Enum):
@@ -256,7 +253,7 @@ class Dispatcher:
         }
         start_at_zero(metrics.errors, (verb.value for verb in Verb), ("late", "failed"))
         start_at_zero(metrics.requests, (verb.value for verb in Verb), (outcome.value for outcome in Outcome))
-        self._logged_s: dict[str, float] = {}  # place in our code -> when it was logged
+        self._faults = FaultLog(clock)
         self._names = {verb: metrics.answer_nodes.labels(verb.value) for verb in Verb}
 
     def answer(self, verb: Verb, body: bytes, late: bool = False) -> Reply:
@@ -292,23 +289,11 @@ class Dispatcher:
         return Reply(200, encoded, outcome, pause_s)
 
     def _report_failure(self, verb: Verb, error: Exception) -> None:
-        """Count and log a failure by its kind and place only: an error's text may quote a pod.
-
-        error: TimeoutError counts as "late". Each place is logged at most once in LOG_INTERVAL_S.
-        """
+        """Count a failure, and log it. error: TimeoutError counts as "late"."""
         late = isinstance(error, TimeoutError)
         reason = "late" if late else "failed"
         self._metrics.errors.labels(verb.value, reason).inc()
-        steps = traceback.extract_tb(error.__traceback__)[-3:]
-        where = " < ".join(f"{step.filename.rpartition('/')[2]}:{step.lineno}" for step in reversed(steps))
-        now_s = self._clock()
-        if now_s - self._logged_s.get(where, -LOG_INTERVAL_S) < LOG_INTERVAL_S:
-            return  # the metric counts each
-        self._logged_s[where] = now_s
-        log.warning(
-            "answered_neutrally",
-            extra={"verb": verb.value, "reason": reason, "kind": type(error).__name__, "where": where},
-        )
+        self._faults.report("answered_neutrally", error, verb=verb.value, reason=reason)
 
 
 def refuse(status: int, why: str, outcome: Outcome) -> Reply:

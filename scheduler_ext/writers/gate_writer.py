@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 
 from turnout.jobs.gang import Dialect, GangKey
 from turnout.kube import labels
@@ -24,6 +25,7 @@ from turnout.scheduler_ext.model import EventReason, Evict, GatedPod, Lift, Lift
 from turnout.scheduler_ext.planner.batches import QUESTION_STEPS
 from turnout.scheduler_ext.planner.nominations import NominationChoices
 from turnout.scheduler_ext.planner.plans import Plans
+from turnout.scheduler_ext.server.fault_log import FaultLog
 from turnout.scheduler_ext.server.metrics import OTHER_GATE, PLANNED, GateWait, NominatorMetrics
 from turnout.scheduler_ext.server.watches import WatchState
 from turnout.scheduler_ext.wire.pod_messages import gated_pod
@@ -34,6 +36,8 @@ MAX_WRITE_ROUNDS = 4  # for a gang, one after the other: nominations, gates, and
 ROOM_INTERVAL_S = 0.1  # how soon released room is noticed
 TICK_S = 1.0  # between two checks of all gated gangs: failed writes, and members that do not come
 MAX_POSTPONEMENT_S = 2.0  # how long a gang waits until the nomination of another gang is moved
+
+_NO_WRITES: Writes = ()
 
 
 class GateWriter:
@@ -56,7 +60,7 @@ class GateWriter:
         self._choices, self._clock = choices, clock
         self._plans, self._view, self._watches = watches.plans, watches.plans.view, watches
         self._notify, self._evictor = notify, evictor
-        self._metrics = metrics
+        self._metrics, self._faults = metrics, FaultLog(clock.monotonic)
         self._gated = GatedPods()
         self._gang_waits = GangWaits()
         self._patches = GatePatches(pods, self._view, self._gated, clock, metrics)
@@ -156,7 +160,8 @@ class GateWriter:
                     before = self._plans.steps
                     while due and self._plans.steps - before < QUESTION_STEPS:
                         key = due.popleft()
-                        if writes := self._writes(key):
+                        decide = partial(self._writes, key)
+                        if writes := self._faults.call("gang_not_decided", decide, _NO_WRITES, gang=str(key)):
                             self._busy.add(key)
                             tasks.create_task(self._write_gang(key, writes))
                     if due:
@@ -249,7 +254,7 @@ class GateWriter:
                     accepted = all(await asyncio.gather(*patches))
                 if not accepted:
                     return
-                writes = self._writes(key)
+                writes = self._faults.call("gang_not_decided", partial(self._writes, key), _NO_WRITES, gang=str(key))
                 if not writes:
                     return
         finally:

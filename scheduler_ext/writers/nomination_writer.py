@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Iterable
+from functools import partial
 
 from turnout.jobs.gang import GangKey
 from turnout.kube import labels
@@ -29,6 +30,7 @@ from turnout.scheduler_ext.planner.nominations import (
     clear_all,
     nominate,
 )
+from turnout.scheduler_ext.server.fault_log import FaultLog
 from turnout.scheduler_ext.server.metrics import NominatorMetrics
 from turnout.scheduler_ext.server.watches import WatchState
 
@@ -53,7 +55,7 @@ class NominationWriter:
         """Start watching pods."""
         self._watches, self._pods, self._choices, self._clock = watches, pods, choices, clock
         self._plans, self._view = watches.plans, watches.plans.view
-        self._metrics = metrics
+        self._metrics, self._faults = metrics, FaultLog(clock.monotonic)
         start_at_zero(metrics.nominations, (reason.value for reason in NominationReason))
         self._versions: dict[str, str] = {}
         self._since_s: dict[
@@ -175,10 +177,10 @@ class NominationWriter:
         before, nominations = plans.steps, list[Nomination]()
         while due and plans.steps - before < QUESTION_STEPS:
             key = due.popleft()
-            if (
-                self._watches.pod_group_state(key) is not PodGroupState.AWAITED
-            ):  # a written nomination cannot be taken back in time
-                nominations += nominate(plans, (key,), self._choices, self._since_s, now_s)
+            if self._watches.pod_group_state(key) is PodGroupState.AWAITED:
+                continue  # a written nomination cannot be taken back in time
+            decide = partial(nominate, plans, (key,), self._choices, self._since_s, now_s)
+            nominations += self._faults.call("gang_not_decided", decide, [], gang=str(key))
         fresh = []
         for nomination in nominations:
             if self._sent.is_pending(nomination.uid, nomination.node, now_s):

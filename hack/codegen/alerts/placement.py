@@ -87,10 +87,11 @@ EXTENDER_ALERTS = (
         "PlanRejected",
         "sum by (cluster, term) (increase(turnout_plans_rejected_total[15m])) > 0",
         Severity.WARNING,
-        "The planner made a plan that breaks the required term {{ $labels.term }}; it is not used.",
-        "The planner made a plan that breaks a term which the gang requires. The plan is not used, and the gang waits. "
-        "This is a fault of Turnout.",
-        "The Event `PlanRejected` on the gang's pods names the term. `turnout topology` shows the map.",
+        "A gang is refused for a fault of the planner: {{ $labels.term }}.",
+        "The planner made a plan that breaks a term which the gang requires, or ended with an error for this gang "
+        "(`planning_failed`). No plan is used, and the gang waits. This is a fault of Turnout.",
+        "The Event `PlanRejected` on the gang's pods names the term, or the place of the error. `turnout topology` "
+        "shows the map.",
         "Report it with the gang's pods, its PodGroup and the map. Delete the gang's waiting pods to have it planned "
         "anew.",
         "The gang waits.",

@@ -202,6 +202,7 @@ def test_a_wish_within_a_gang(pods, taken, groups, lands, count, told):
     pytest.param({labels.MESH: "tp=" + "8" * 5_000}, labels.MESH, id="a long number"),
     pytest.param({labels.BALANCED: "yes"}, labels.BALANCED, id="not true or false"),
     pytest.param({labels.TOGETHER: "a b"}, labels.TOGETHER, id="not a name"),
+    pytest.param(layers((RACK, 3_000_000_000)), kueue.LAYERS, id="Kueue: a slice of more pods than anybody has"),
     pytest.param({kueue.GROUP: "a/b"}, kueue.GROUP, id="Kueue: a podset group that is no name"),
     pytest.param({koordinator.GROUPS: "a,b"}, koordinator.GROUPS, id="koordinator: groups that are no list"),
     pytest.param({volcano_words.MODE: "firm"}, volcano_words.MODE, id="Volcano: an unknown mode"),
