@@ -104,8 +104,8 @@ def _numbers_of_leaves(leaves: list[_Subgroup], further: list[dict[str, object]]
 def _subgroups_by_name(listed: list[dict[str, object]], ignored: list[str]) -> dict[str, _Subgroup]:
     """Return the readable subgroups by name, in the order of `listed`, the entries of subGroups; at most MAX_SUBGROUPS.
 
-    As in KAI, the case of a parent's name is ignored. ignored: receives a sentence for each entry or part that is
-    ignored.
+    As in KAI, a parent's name is turned into lower case, and names are not: a name with a capital, which KAI's CRD
+    refuses, is found by no child. ignored: receives a sentence for each entry or part that is ignored.
     """
     if len(listed) > MAX_SUBGROUPS:
         ignored.append(f"spec.subGroups has {len(listed)} entries, of which {MAX_SUBGROUPS} are kept")
