@@ -36,6 +36,15 @@ class Crd:
     short_names: tuple[str, ...] = ()  # for kubectl
 
 
+def _name_rule(crd: Crd) -> tuple[str, str]:
+    """Return the CEL rule on the names of a kind's objects, and its message."""
+    rule = f"self.metadata.name.size() <= {crd.max_name}"
+    if not crd.name_is_label:
+        return rule, f"the name must have at most {crd.max_name} characters"
+    message = f"the name must be a DNS label of at most {crd.max_name} characters that begins with a letter"
+    return f"{rule} && self.metadata.name.matches('^{_LABEL}$')", message
+
+
 def crd_manifest(kind: str, path: str, crd: Crd) -> dict[str, Any]:
     """Return the CustomResourceDefinition of a kind as JSON values.
 
@@ -43,14 +52,6 @@ def crd_manifest(kind: str, path: str, crd: Crd) -> dict[str, Any]:
     definition.
     """
     group, version, plural = path.split("/")[2:]
-    length_rule = f"self.metadata.name.size() <= {crd.max_name}"
-    if crd.name_is_label:
-        rule = (
-            f"{length_rule} && self.metadata.name.matches('^{_LABEL}$')",
-            f"the name must be a DNS label of at most {crd.max_name} characters that begins with a letter",
-        )
-    else:
-        rule = length_rule, f"the name must have at most {crd.max_name} characters"
     properties = {
         "apiVersion": TEXT,
         "kind": TEXT,
@@ -62,7 +63,7 @@ def crd_manifest(kind: str, path: str, crd: Crd) -> dict[str, Any]:
         "type": "object",
         "properties": properties,
         "required": ["spec"],
-        "x-kubernetes-validations": rules([rule]),
+        "x-kubernetes-validations": rules([_name_rule(crd)]),
     }
     names: dict[str, Any] = {"kind": kind, "listKind": f"{kind}List", "plural": plural, "singular": kind.lower()}
     names |= {"shortNames": list(crd.short_names)} if crd.short_names else {}

@@ -7,6 +7,7 @@ from math import prod
 from operator import attrgetter
 
 from turnout.jobs.gang import Dialect
+from turnout.jobs.wishes.merge_table import MAX_MULTIPLE
 from turnout.jobs.wishes.model import NOTHING, Level, Mode, Wish
 from turnout.kube import labels
 from turnout.scheduler_ext.cluster.gang import Gang
@@ -52,6 +53,7 @@ def ignored_terms(gang: Gang) -> list[str]:
             name = repr(str(level)[:80])
             found.append(f"{wish.source} names {name}, which is no level here: it counts as a leaf")
         found += _ignored_parts(gang, wish)
+    found += _ignored_multiples(gang)
     return list(dict.fromkeys(found))
 
 
@@ -65,6 +67,19 @@ def _ignored_parts(gang: Gang, wish: Wish) -> Iterator[str]:
         yield f"{labels.MESH} is not kept: the gang has not as many accelerators, alike on each pod"
     if wish.exclusion.level is not None and not gang.exclusive_set:
         yield f"{labels.APART} is not kept without {labels.APART_SET}: the pod is in no set"
+
+
+def _ignored_multiples(gang: Gang) -> Iterator[str]:
+    """Yield a sentence for each multiple of pods on a host that is ignored, because the least common multiple of all is
+    above MAX_MULTIPLE; nothing if all count.
+    """
+    runs = (layer.size for layer in gang.terms.layers_of_wishes if gang.known_tier(layer.level) == 0)
+    for multiple in sorted({*gang.terms.multiples, *runs}):
+        if gang.multiple % multiple:
+            yield (
+                f"{multiple} pods on a host, or a multiple of that, has no effect because {gang.multiple} is set, too, "
+                f"and the least common multiple is above {MAX_MULTIPLE:,}"
+            )
 
 
 def _unknown_levels(gang: Gang, wish: Wish) -> list[Level]:
