@@ -341,7 +341,7 @@ def _refuse(word: EventReason, detail: str, retry: bool = False) -> Answer:
 
 def _missing_host_detail(node: str, names: Sequence[str]) -> str:
     which = f"planned host {node} is" if node and node not in names else "a host that the gang is planned on is"
-    return f"{which} not among the {len(names)} candidates; is percentageOfNodesToScore 100?"
+    return f"{which} not among the {len(names)} nodes that the scheduler offered: set percentageOfNodesToScore to 100"
 
 
 def _awaits_missing_hosts(

@@ -141,7 +141,7 @@ class _PlaceSearch:
         if placed_pods + len(self.pods) - at < self.needed_pods or self.work.steps_left <= 0:
             return False
         if at == len(self.pods):
-            return self._keeps_all_terms()
+            return self._keeps_terms_of_totals()
         if (state := self._state(placed_pods)) in self.failed_states:
             return False
         pod = self.pods[at]
@@ -233,8 +233,8 @@ class _PlaceSearch:
         is_first = at == 0 or self.pods[at - 1].group != pod.group
         return is_first or chosen[-1] is None
 
-    def _keeps_all_terms(self) -> bool:
-        """Return True if the assignment of all pods keeps the terms about the sum of pods that have a place."""
+    def _keeps_terms_of_totals(self) -> bool:
+        """Return True if the complete assignment keeps the terms about totals: min by role, multiples, and groups."""
         gang, chosen = self.request.gang, self.assignment.chosen
         return (
             reaches_min_by_role(gang, self.pods, chosen)

@@ -318,7 +318,8 @@ class TestUnkept:
     ])  # fmt: skip
     def test_balance_is_not_kept_beside_what_orders_members_otherwise(self, wish, told):
         assert (
-            f"{labels.BALANCED} is not kept beside layers, groups or a mesh" in ignored_terms(wishing(wish))
+            f"{labels.BALANCED} is not kept, because the gang has layers, groups or a mesh"
+            in ignored_terms(wishing(wish))
         ) is told
 
     @pytest.mark.parametrize("wish", [
