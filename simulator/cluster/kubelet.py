@@ -22,11 +22,11 @@ IGNORES_TERM = "local.turnout.dev/ignores-sigterm"  # "true": it runs until its 
 class PodState(Enum):
     """The state of a bound pod."""
 
-    BOUND = "bound"  # it has a node
+    BOUND = "bound"  # no container has started
     PULLING = "pulling"  # its images are pulled
     RUNNING = "running"
     ENDED = "ended"  # all its containers have ended
-    LEAVING = "leaving"  # it is being deleted
+    LEAVING = "leaving"  # it is terminating: it has a deletion timestamp
     GONE = "gone"  # it is deleted
 
 

@@ -13,7 +13,7 @@ from turnout.simulator.api.kinds.schema import fill_defaults, prune, validation_
 from turnout.simulator.api.model import ApiRefusal, Object, ResourceKind, conflict, invalid, value_at
 
 _FIRST = ("kind", "apiVersion")  # at the head of the JSON, from which a list takes them off
-_LEFT_OUT = ("labels", "annotations", "finalizers", "ownerReferences", "managedFields")
+_OMITTED_IF_EMPTY = ("labels", "annotations", "finalizers", "ownerReferences", "managedFields")
 _SYSTEM = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
 _STALE = "the object has been modified; please apply your changes to the latest version and try again"
 
@@ -47,7 +47,7 @@ def with_status(kind: ResourceKind, old: Object, new: Object) -> Object:
 
 def without_empty_fields(meta: dict[str, Any]) -> dict[str, Any]:
     """Return the metadata without empty lists and maps."""
-    return {key: value for key, value in meta.items() if key not in _LEFT_OUT or value}
+    return {key: value for key, value in meta.items() if key not in _OMITTED_IF_EMPTY or value}
 
 
 def validated(kind: ResourceKind, obj: Object) -> Object:

@@ -89,7 +89,7 @@ class Kubelet:
                         async with asyncio.timeout(pause_s):
                             await self._news.wait()
                     except TimeoutError:
-                        pass  # somebody's time has come
+                        pass  # a pod's next change is due
                     continue
                 _, _, uid, to = heapq.heappop(self._due)
                 pod, due = self._pods.get(uid), False
@@ -174,7 +174,7 @@ class Kubelet:
         except (aiohttp.ClientError, TimeoutError) as error:
             log.warning("pod_stuck", extra={"pod": f"{meta['namespace']}/{meta['name']}", "why": str(error)})
             self._plan(_now_s() + 1.0, meta["uid"], to)
-        except Exception as error:  # a pod that makes no sense stays as it is
+        except Exception as error:  # a malformed pod keeps its state
             log.warning("pod_stuck", extra={"pod": f"{meta['namespace']}/{meta['name']}", "why": error_message(error)})
         finally:
             self._room.release()

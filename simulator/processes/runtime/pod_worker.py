@@ -357,11 +357,11 @@ def _termination_message(folder: PodFolders, container: Object, run: int, code: 
     spec. run: the number of the run that ended. code: its exit code.
     """
     name = container["name"]
-    words = folder.termination_message(name)
+    message = folder.termination_message(name)
     policy = container.get("terminationMessagePolicy")
-    if not words and code and policy == "FallbackToLogsOnError" and (file := _log_file(folder, name, run)):
+    if not message and code and policy == "FallbackToLogsOnError" and (file := _log_file(folder, name, run)):
         return file.read_bytes()[-_TAIL_BYTES:].decode(errors="replace")
-    return words
+    return message
 
 
 def _start_task(work: Coroutine[Any, Any, None], among: set[asyncio.Task[None]]) -> None:
