@@ -501,9 +501,9 @@ def _leaf_limits_to_try(
         """
         limited_room = np.minimum(free, (share - anchored).clip(0))
         for switch in np.unique(switch_of_leaf).tolist() if anchor_switch is None else [anchor_switch]:
-            own = switch_of_leaf == switch
-            largest_new = -np.sort(-limited_room[own & (anchored == 0)])[:new_leaves]
-            if int(largest_new.sum() + limited_room[own & (anchored > 0)].sum()) >= request.pods:
+            is_under = switch_of_leaf == switch
+            largest_new = -np.sort(-limited_room[is_under & (anchored == 0)])[:new_leaves]
+            if int(largest_new.sum() + limited_room[is_under & (anchored > 0)].sum()) >= request.pods:
                 return True
         return False
 

@@ -199,10 +199,10 @@ class _PlaceSearch:
         counts = self.assignment.shapes_on_host.get(host, (0,) * len(self.shapes))
         if (rows := self.rooms.get((shape, counts))) is None:
             self.work.spend(_ROOM_STEPS + 2 * len(self.hosts) * sum(counts))
-            besides = [
+            present_pods = [
                 (each, self.shapes[at]) for at, pods in enumerate(counts) for each in self.hosts for _ in range(pods)
             ]
-            rows = self.rooms[shape, counts] = self.room_of(self.shapes[shape], besides)
+            rows = self.rooms[shape, counts] = self.room_of(self.shapes[shape], present_pods)
         return int(rows[host])
 
     def _switch_of(self, key: Key) -> int | None:
