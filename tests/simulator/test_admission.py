@@ -2,7 +2,7 @@
 
 import pytest
 
-from turnout.simulator.api.kinds.schema import validation_errors
+from turnout.simulator.api.kinds.schema import fill_defaults, validation_errors
 from turnout.simulator.api.model import ApiRefusal
 from turnout.simulator.api.writes.admission import check_budgets
 
@@ -35,7 +35,7 @@ LOWER_CASE = {"type": "string", "pattern": "^[a-z]+$"}
         pytest.param(
             {"type": "integer", "format": "int32"},
             1.5,
-            ['spec.f: Invalid value: "double": spec.f in body must be of type int32: "double"'],
+            ['spec.f: Invalid value: "number": spec.f in body must be of type integer: "number"'],
             id="a fraction for an int32",
         ),
         pytest.param(
@@ -80,6 +80,25 @@ def test_the_errors_of_a_schema_are_worded_as_by_the_api_server(field, value, me
     """Source: kube-openapi pkg/validation/errors and validate, apiextensions-apiserver pkg/apiserver/validation"""
     schema = {"properties": {"spec": {"type": "object", "properties": {"f": field}}}}
     assert list(validation_errors(schema, {"spec": {"f": value}})) == messages
+
+
+TEXTS = {"type": "object", "additionalProperties": {"type": "string"}}
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "stored"),
+    [
+        pytest.param({"type": "integer"}, {"f": None}, {}, id="a null that is not allowed"),
+        pytest.param({"type": "integer", "default": 3}, {"f": None}, {"f": 3}, id="a null that has a default"),
+        pytest.param({"type": "integer", "nullable": True}, {"f": None}, {"f": None}, id="a null that is allowed"),
+        pytest.param({"type": "integer", "default": 3, "nullable": True}, {}, {"f": 3}, id="an absent field"),
+        pytest.param(TEXTS, {"f": {"a": None, "b": "c"}}, {"f": {"b": "c"}}, id="a null in a map"),
+        pytest.param({"type": "array", "items": TEXTS}, {"f": [None]}, {"f": [None]}, id="a null in a list"),
+    ],
+)
+def test_a_null_is_replaced_by_the_default_or_removed(field, value, stored):
+    """Source: pkg/apiserver/schema/defaulting of apiextensions-apiserver"""
+    assert fill_defaults({"type": "object", "properties": {"f": field}}, value) == stored
 
 
 def running_pod(name, ready):

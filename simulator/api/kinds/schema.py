@@ -60,33 +60,48 @@ def prune(schema: Schema, value: Any, root: bool = True) -> Any:
 
 
 def fill_defaults(schema: Schema, value: Any) -> Any:
-    """Return a copy of the value with the schema's defaults for absent fields, and for null fields that may not be
-    null.
+    """Return a copy of the value with the schema's defaults for absent fields, and for null where null is not allowed.
 
-    Defaults are filled in at every depth. Values that are no lists or objects are returned as they are.
+    A null that is not allowed and has no default is removed from an object, and stays in a list. This holds at every
+    depth. Values that are no lists or objects are returned as they are. Source: pkg/apiserver/schema/defaulting of
+    apiextensions-apiserver
     """
     if isinstance(value, list):
-        return [fill_defaults(schema.get("items") or {}, each) for each in value]
+        items = schema.get("items") or {}
+        return [fill_defaults(items, _default(items) if _is_null_by_mistake(items, each) else each) for each in value]
     if not isinstance(value, dict):
         return value
-    filled, properties = dict(value), schema.get("properties") or {}
-    for key, part in properties.items():
-        if filled.get(key) is None and "default" in part and not (key in filled and part.get("nullable")):
-            filled[key] = copy.deepcopy(part["default"])
-    extra_schema = schema.get("additionalProperties")
-    for key, each in filled.items():
-        if key in properties:
-            filled[key] = fill_defaults(properties[key], each)
-        elif isinstance(extra_schema, Mapping):
-            filled[key] = fill_defaults(extra_schema, each)
+    properties, extra_schema = schema.get("properties") or {}, schema.get("additionalProperties")
+    absent = {key: None for key, part in properties.items() if key not in value and part.get("default") is not None}
+    filled: dict[str, Any] = {}
+    for key, each in (value | absent).items():
+        part = properties.get(key, extra_schema if isinstance(extra_schema, Mapping) else None)
+        if part is None:
+            filled[key] = each
+        elif key in absent or _is_null_by_mistake(part, each):
+            if (default := _default(part)) is not None:
+                filled[key] = fill_defaults(part, default)
+        else:
+            filled[key] = fill_defaults(part, each)
     return filled
+
+
+def _is_null_by_mistake(schema: Schema, value: Any) -> bool:
+    """Return True if a value is null, and the schema does not allow null."""
+    return value is None and not schema.get("nullable")
+
+
+def _default(schema: Schema) -> Any:
+    """Return a copy of the default of a schema; None without one."""
+    return copy.deepcopy(schema.get("default"))
 
 
 def validation_errors(schema: Schema, value: Any, path: str = "") -> Iterator[str]:
     """Yield a sentence for each fault of a value, such as `spec.replicas: Invalid value: ...`; nothing if it is valid.
 
     path: of the value in its object, "" for the whole object. The texts are those of the API server, but their order
-    may differ. Source: kube-openapi pkg/validation/errors, apiextensions-apiserver pkg/apiserver/validation
+    may differ, and it also reports faults of the paths of the scale subresource. Source: kube-openapi
+    pkg/validation/errors, apiextensions-apiserver pkg/apiserver/validation
     """
     if value is None:
         if not schema.get("nullable") and (schema.get("type") or schema.get(_INT_OR_STRING)):
@@ -124,14 +139,9 @@ def _is_of_type(schema: Schema, value: Any) -> bool:
 
 
 def _type_error(schema: Schema, value: Any, path: str) -> str:
-    """Return the sentence about a value of a wrong type. It names the type of the value, not the value.
-
-    Where the schema has a format, the API server names formats instead, except for null, strings and lists.
-    """
+    """Return the sentence about a value of a wrong type. It names the type of the value, not the value."""
     allowed = "integer,string" if schema.get(_INT_OR_STRING) else schema["type"]
     found = _type_of(value)
-    if schema.get("format") and found not in ("null", "string", "array"):
-        allowed, found = schema["format"], {"integer": "int64", "number": "double"}.get(found, "")
     return f'{path}: Invalid value: "{found}": {path} in body must be of type {allowed}: "{found}"'
 
 
