@@ -39,9 +39,12 @@ def unknown_names_text(names: tuple[str, ...]) -> str:
     descriptions = []
     for name in names[:_MAX_UNKNOWN_NAMES]:
         matches = get_close_matches(name.partition("/")[2][:_MAX_NAME_CHARS], known_names, 1, 0.85)
-        descriptions.append(f"{name[:_MAX_NAME_CHARS]}{f' (is {known_names[matches[0]]} meant?)' if matches else ''}")
+        descriptions.append(
+            f"{name[:_MAX_NAME_CHARS]}{f' (did you mean {known_names[matches[0]]}?)' if matches else ''}"
+        )
     further = len(names) - len(descriptions)
-    return f"nobody reads {', '.join(descriptions)}{f' and {further} more' if further else ''}"
+    shown = ", ".join(descriptions) + (f" and {further} more" if further else "")
+    return f"unknown annotation{'s' if len(names) > 1 else ''} {shown}"
 
 
 def count(annotations: Annotations, key: str) -> int | None:
@@ -84,7 +87,7 @@ def moment_s(annotations: Annotations, key: str) -> float | None:
         return None
     time_s = unix_s(text) if _MOMENT.fullmatch(text) else None
     if time_s is None:
-        raise BadJob(f"annotation {key} is {text[:40]!r}: it must be a moment such as 2026-01-31T18:00:00Z")
+        raise BadJob(f"annotation {key} is {text[:40]!r}: it must be a time such as 2026-01-31T18:00:00Z")
     return time_s
 
 
@@ -229,7 +232,7 @@ def points(text: str, source: str) -> tuple[tuple[int, float], ...]:
         number = float(value) if colon and _NUMBER.fullmatch(value) else 0.0
         if not re.fullmatch(r"[1-9][0-9]{0,5}", workers) or number <= 0 or len(parts) > _MAX_POINTS:
             raise BadJob(
-                f"{source} is {text[:60]!r}: it must be up to {_MAX_POINTS} of workers:number, as in 1:1,2:1.9"
+                f"{source} is {text[:60]!r}: it must be at most {_MAX_POINTS} pairs workers:number, such as 1:1,2:1.9"
             )
         values[int(workers)] = number
     return tuple(sorted(values.items()))

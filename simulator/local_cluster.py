@@ -151,7 +151,7 @@ class LocalCluster:
         """Start a scheduler, which runs until the cluster ends.
 
         extender: the client that it calls, None for none. on_outcome: called with (namespace, name, outcome) after
-        every cycle.
+        every cycle; Chosen means that the pod is bound.
         """
         self.background.start(Scheduler(self.api, settings, extender, on_outcome).run())
 

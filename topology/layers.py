@@ -111,10 +111,11 @@ def _place_whole_runs_under(
 def _limit_cut_runs(domain: Fabric, room_left: Room, counts: Room, layers: list[tuple[int, int]], pods: int) -> bool:
     """For switches whose pods are not whole runs, reduce the room to the whole runs that they have now.
 
-    One switch, that with the most pods in its incomplete run, keeps its room: if the gang's last run may be short, or
-    if another switch gives up pods that may complete this run. Return True if any room was reduced. room_left: the room
-    of each host of the domain, which is changed. counts: pods of each host in the last attempt. layers: (tier, size of
-    a run). pods: of the gang; if they are no multiple of the size, one run may be short.
+    The switch with the most pods in its incomplete run keeps its room in two cases: the gang's last run may be short;
+    or another switch gives up pods, which may complete this run. Return True if any room was reduced.
+
+    room_left: the room of each host of the domain, which is changed. counts: pods of each host in the last attempt.
+    layers: (tier, size of a run). pods: of the gang; if they are no multiple of the size, one run may be short.
     """
     is_changed = False
     for tier, size in layers:
@@ -143,8 +144,9 @@ def _limit_room(room: Room, max_pods: int) -> Room:
 
 
 def _room_of_hosts_in_whole_runs(fabric: Fabric, room: Room, request: PlacementRequest) -> Room:
-    """Return the room of each host, reduced so that the room of a host is whole multiples, and the room of each switch
-    of a layer's tier is whole runs of that layer: a new array.
+    """Return a new array with the room of each host, reduced to whole multiples and whole runs.
+
+    The room of a host is whole multiples. The room of a switch of a layer's tier is whole runs of that layer.
 
     room: as for plan(). request: with at least one layer. If the pods of the gang do not fill whole runs of the
     innermost layer, only the room of each host is reduced.

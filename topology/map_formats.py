@@ -234,7 +234,8 @@ def _shape_faults(graph: nx.DiGraph[str], lines: Mapping[str, int]) -> Iterator[
         if len(ring) > 1 or graph.has_edge(names[0], names[0]):
             listing = ", ".join(map(quote_text, names[:5])) + (", ..." if len(names) > 5 else "")
             yield MapFault(
-                lines[names[0]], f"cycle: {listing} {'is below itself' if len(ring) == 1 else 'are below one another'}"
+                lines[names[0]],
+                f"cycle: {listing} {'is below itself' if len(ring) == 1 else 'are above and below each other'}",
             )
     for name, parents in graph.in_degree():
         if parents > 1:
@@ -282,7 +283,10 @@ class _Reader:
             if key.text not in _FORMS:
                 self._add_fault(key.line, f"unknown key {quote_text(key.text)}; a map has `fabric:` or `switches:`")
             elif forms:
-                self._add_fault(key.line, f"{key.text} after {forms[0]}; a map has one of the two, once")
+                self._add_fault(
+                    key.line,
+                    f"{key.text} after {forms[0]}; a map has `fabric:` or `switches:`, only one of them and only once",
+                )
             elif key.text == "fabric":
                 self._read_tree(value)
             else:
@@ -351,15 +355,15 @@ class _Reader:
         return ListedSwitch(name.text, name.line, tuple(children), tuple(parts["hosts"]))
 
     def _valid_pairs(self, node: YamlMapping, kind: str) -> list[tuple[YamlScalar, Node]]:
-        """Return the (key, value) pairs whose key is a valid name.
+        """Return the (key, value) pairs whose key is a valid name; of a repeated key only the first pair.
 
-        Each other key, and each repeated key, becomes a fault. kind: what the keys name, such as "switch", for the
-        sentence.
+        Each other key becomes a fault; the value of a repeated key is not read. kind: what the keys name for the
+        sentence, "switch" or "key".
         """
         first_lines: dict[str, int] = {}
         valid_pairs = []
         for key, value in node.pairs:
-            fault = switch_fault(key.text)
+            fault = switch_fault(key.text, kind if kind == "key" else f"{kind} name")
             if key.text in first_lines:
                 fault = f"{kind} {quote_text(key.text)} occurs twice here, first on line {first_lines[key.text]}"
             if fault:

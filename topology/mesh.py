@@ -220,20 +220,25 @@ def _layouts_of_axis_orders(
     The arguments and results are those of layouts().
     """
     orders = dict.fromkeys((tuple(range(len(mesh))), heaviest_innermost(mesh, ranks_per_pod)))
-    each = (layouts([mesh[axis] for axis in order], ranks_per_pod, pods, max_pods_on_host, tiers) for order in orders)
-    yield from dict.fromkeys(layout for layouts_of_order in each for layout in layouts_of_order)
+    layouts_by_order = (
+        layouts([mesh[axis] for axis in order], ranks_per_pod, pods, max_pods_on_host, tiers) for order in orders
+    )
+    yield from dict.fromkeys(layout for layouts_of_order in layouts_by_order for layout in layouts_of_order)
 
 
 MOST_PODS = 256  # of a mesh whose traffic between each two pods is computed
 
-PodTraffic = npt.NDArray[np.float64]  # shape (pods, pods): GB that each two pods exchange in a step
+PodTraffic = npt.NDArray[
+    np.float64
+]  # shape (pods, pods): GB that each two pods exchange in a step, both directions; see pod_traffic()
 
 
 def pod_traffic(mesh: Mesh, ranks_per_pod: int) -> PodTraffic | None:
     """Return how many GB each two pods of a mesh exchange in a step: shape (pods, pods), by their ranks.
 
-    ranks_per_pod: ranks of one pod. None for a mesh of one pod or of more than MOST_PODS, and if its ranks do not fill
-    whole pods.
+    The matrix is symmetric: an entry has both directions together. The diagonal has twice the traffic inside each pod,
+    so do not sum the matrix. ranks_per_pod: ranks of one pod. None for a mesh of one pod or of more than MOST_PODS, and
+    if its ranks do not fill whole pods.
     """
     ranks = prod(size for _, size in mesh)
     pods = ranks // ranks_per_pod

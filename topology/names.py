@@ -34,17 +34,20 @@ class BadRange(ValueError):
 
 
 def host_fault(name: str) -> str:
-    """Return why a host cannot have this name, as a sentence; "" if it can."""
+    """Return why a host cannot have this name, as a sentence; "" if it can.
+
+    Upper case is accepted, and host names are compared with their case. A name of a Kubernetes node has no capital.
+    """
     if len(name) > MAX_NAME:
         return f"host name of {len(name)} characters, at most {MAX_NAME} are allowed"
     return "" if _HOST.match(name) else f"{quote_text(name)} is neither a node name nor an IP"
 
 
-def switch_fault(name: str) -> str:
-    """Return why a switch cannot have this name, as a sentence; "" if it can."""
+def switch_fault(name: str, kind: str = "switch name") -> str:
+    """Return why a switch cannot have this name, as a sentence; "" if it can. kind: its word in the sentence."""
     if not name or len(name) > MAX_NAME:
-        return f"switch name of {len(name)} characters, 1 to {MAX_NAME} are allowed"
-    return "" if name.isprintable() else f"switch name {quote_text(name)} holds characters that cannot be printed"
+        return f"{kind} of {len(name)} characters, 1 to {MAX_NAME} are allowed"
+    return "" if name.isprintable() else f"{kind} {quote_text(name)} holds characters that cannot be printed"
 
 
 def quote_text(text: str) -> str:
@@ -68,7 +71,7 @@ def count_names(word: str) -> int:
     for group in _GROUP.findall(word):
         total *= sum(last - first + 1 for first, last, _ in _spans(word, group))
     if "[" in _GROUP.sub("", word) or "]" in _GROUP.sub("", word):
-        raise BadRange(f"{quote_text(word)} has a bracket without its partner")
+        raise BadRange(f"{quote_text(word)} has no opening or no closing bracket")
     return total
 
 
@@ -96,9 +99,11 @@ def _spans(word: str, group: str) -> list[tuple[int, int, int]]:
     for part in group.split(","):
         match = _SPAN.match(part.strip())
         if match is None:
-            raise BadRange(f"{quote_text(word)}: {quote_text(part)} is no range; write [1-8] or [1-8,12]")
+            raise BadRange(f"{quote_text(word)}: {quote_text(part)} is no range; write a range as [1-8] or [1-8,12]")
         first, last = match[1], match[2] or match[1]
         if int(last) < int(first):
-            raise BadRange(f"{quote_text(word)}: the range {quote_text(part)} runs backwards")
+            raise BadRange(
+                f"{quote_text(word)}: in the range {quote_text(part)} the first number is larger than the last"
+            )
         spans.append((int(first), int(last), len(first)))
     return spans

@@ -78,7 +78,9 @@ def anchors_refusal(fabric: Fabric, widest_tier: int | None, hosts: Sequence[int
     tier = common_tier(fabric, hosts)
     if tier > widest_tier:
         return Refusal(
-            RefusalReason.OFF_MAP, f"members run under one tier {tier} switch, allowed is tier {widest_tier}"
+            RefusalReason.OFF_MAP,
+            f"the running members are only together under a switch of tier {tier}; the gang requires tier "
+            f"{widest_tier} or lower",
         )
     return None
 
@@ -322,20 +324,23 @@ def _place_rest_near(fabric: Fabric, room: Room, request: PlacementRequest, rest
     """Place the whole multiples, and then all pods of the rest on one host near them, in the lowest domain in which
     that succeeds.
 
-    The host of the rest may have whole multiples, too. Of one tier at most _MAX_DOMAINS domains are tried, then all
-    hosts together. None if nothing fits. room: as for plan(). rest: the pods that do not fill a multiple, >= 1.
+    The host of the rest may have whole multiples, too. Of each tier the _MAX_DOMAINS domains with the least room are
+    tried, then all hosts as one domain. None if nothing fits. room: as for plan(). rest: the pods that do not fill a
+    multiple, >= 1.
     """
     for first, end in _domains_with_rest(fabric, room, request):
-        inside = np.zeros_like(room)
-        inside[first:end] = room[first:end]
-        if (placement := _place_rest(fabric, inside, request, rest)) is not None:
+        domain_room = np.zeros_like(room)
+        domain_room[first:end] = room[first:end]
+        if (placement := _place_rest(fabric, domain_room, request, rest)) is not None:
             return placement
     return _place_rest(fabric, room, request, rest)
 
 
 def _domains_with_rest(fabric: Fabric, room: Room, request: PlacementRequest) -> Iterator[tuple[int, int]]:
-    """Yield (first host id, last host id + 1) of each domain that has room for all pods and, counted in whole units of
-    each host, room for the whole units of the request, up to the widest tier allowed.
+    """Yield (first host id, last host id + 1) of each domain with room for the request, up to the widest tier allowed.
+
+    It has room for all pods, and room for the whole multiples of the request when the room of each host is rounded down
+    to whole multiples.
 
     room: as for plan(). Lower tiers come first; of one tier, the domains with the least room, at most _MAX_DOMAINS.
     Only domains that contain all anchors are yielded; nothing if an anchor is off the map.
@@ -395,7 +400,7 @@ def placement_of(fabric: Fabric, slots: Iterable[tuple[int, int]], request: Plac
     return Placement(in_rank_order(fabric, counts, request.anchors), tier, sum(total.values()))
 
 
-_SHARE_TRIES = 8  # shares tried for one gang; of more possible shares only every second, third ... is tried
+_SHARE_TRIES = 8  # shares tried for one gang; if more are possible, equally spaced ones are tried
 
 
 def place_balanced(fabric: Fabric, room: Room, request: PlacementRequest) -> Placement | Refusal:
@@ -415,9 +420,9 @@ def place_balanced(fabric: Fabric, room: Room, request: PlacementRequest) -> Pla
     exact_request = replace(request, pods=unbalanced.pods, min_pods=unbalanced.pods, max_pods=max_pods)
     for max_pods_of_leaf in _leaf_limits_to_try(fabric, room, exact_request, unbalanced, most_leaves):
         for first, end in dict.fromkeys((span, (0, len(room)))):
-            limited = np.zeros_like(room)
-            limited[first:end] = _limit_leaves(fabric, room, exact_request, max_pods_of_leaf)[first:end]
-            balanced_placement = place_in_multiples(fabric, limited, exact_request)
+            limited_room = np.zeros_like(room)
+            limited_room[first:end] = _limit_leaves(fabric, room, exact_request, max_pods_of_leaf)[first:end]
+            balanced_placement = place_in_multiples(fabric, limited_room, exact_request)
             if isinstance(balanced_placement, Refusal) or (balanced_placement.pods, balanced_placement.tier) != (
                 unbalanced.pods,
                 unbalanced.tier,
@@ -466,8 +471,8 @@ def _pods_by_host(hosts: int, slots: Iterable[tuple[int, int]]) -> npt.NDArray[n
 def _switches_used(fabric: Fabric, request: PlacementRequest, placement: Placement) -> tuple[int, int]:
     """Return (leaves, switches of all tiers) that the gang uses, its anchors included."""
     hosts = [host for host, _ in (*request.anchors, *placement.slots)]
-    used = [len(np.unique(fabric.switch_of[tier][hosts])) for tier in range(1, fabric.tiers + 1)]
-    return used[0], sum(used)
+    used_switches = [len(np.unique(fabric.switch_of[tier][hosts])) for tier in range(1, fabric.tiers + 1)]
+    return used_switches[0], sum(used_switches)
 
 
 def _leaf_limits_to_try(
@@ -476,8 +481,8 @@ def _leaf_limits_to_try(
     """Return limits to try, ascending: each is the most pods of the gang that any leaf may get, anchors included.
 
     The first limit is the least one that some domain allows, the last is below the largest number of pods under a leaf
-    in `unbalanced`, the placement without balance. Of many limits only every second, third ... is returned, about
-    _SHARE_TRIES. [] if no lower limit is possible. room: as for plan(). most_leaves: leaves that the gang may use.
+    in `unbalanced`, the placement without balance. Of many limits about _SHARE_TRIES, equally spaced,
+    are returned. [] if no lower limit is possible. room: as for plan(). most_leaves: leaves that the gang may use.
     """
     unit = request.multiple
     anchored = np.add.reduceat(_pods_by_host(len(room), request.anchors), fabric.starts[1])
@@ -494,11 +499,11 @@ def _leaf_limits_to_try(
 
         Besides the leaves of anchors at most `new_leaves` leaves may be used.
         """
-        limited = np.minimum(free, (share - anchored).clip(0))
+        limited_room = np.minimum(free, (share - anchored).clip(0))
         for switch in np.unique(switch_of_leaf).tolist() if anchor_switch is None else [anchor_switch]:
-            own = switch_of_leaf == switch
-            largest_new = -np.sort(-limited[own & (anchored == 0)])[:new_leaves]
-            if int(largest_new.sum() + limited[own & (anchored > 0)].sum()) >= request.pods:
+            is_under = switch_of_leaf == switch
+            largest_new = -np.sort(-limited_room[is_under & (anchored == 0)])[:new_leaves]
+            if int(largest_new.sum() + limited_room[is_under & (anchored > 0)].sum()) >= request.pods:
                 return True
         return False
 
@@ -516,11 +521,11 @@ def _limit_leaves(fabric: Fabric, room: Room, request: PlacementRequest, max_pod
     anchored = np.add.reduceat(_pods_by_host(len(room), request.anchors), fabric.starts[1])
     max_pods = (max_pods_of_leaf - anchored).clip(0)
     usable = room // unit * unit
-    before = np.cumsum(usable, dtype=np.int64) - usable
-    before -= before[fabric.starts[1]][leaf_of]
-    limited: Room = np.clip((max_pods // unit * unit)[leaf_of] - before, 0, usable).astype(np.int32)
+    room_before = np.cumsum(usable, dtype=np.int64) - usable
+    room_before -= room_before[fabric.starts[1]][leaf_of]
+    limited_room: Room = np.clip((max_pods // unit * unit)[leaf_of] - room_before, 0, usable).astype(np.int32)
     if rest:
-        pods_left = max_pods - np.add.reduceat(limited, fabric.starts[1])
-        rest_hosts = np.flatnonzero((room - limited >= rest) & (pods_left[leaf_of] >= rest))
-        limited[rest_hosts[np.unique(leaf_of[rest_hosts], return_index=True)[1]]] += rest
-    return limited
+        pods_left = max_pods - np.add.reduceat(limited_room, fabric.starts[1])
+        rest_hosts = np.flatnonzero((room - limited_room >= rest) & (pods_left[leaf_of] >= rest))
+        limited_room[rest_hosts[np.unique(leaf_of[rest_hosts], return_index=True)[1]]] += rest
+    return limited_room

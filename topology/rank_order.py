@@ -169,7 +169,7 @@ def _gap_sort_key(
     gap: _Gap, tier: int, host_and_switches: Mapping[int, tuple[int, ...]], place_of: Mapping[int, int]
 ) -> tuple[bool, int, tuple[int, ...]]:
     """Return the sort key of a gap: gaps whose two ends are under one switch of the tier come first, then short gaps
-    before long ones, then the gap with the lowest first rank.
+    before long ones, then the gap whose first free rank along the ring is the lowest.
 
     host_and_switches: place -> the numbers of its host and of its switches of tier 1, 2, ..., T. place_of: rank ->
     place.

@@ -18,6 +18,7 @@ Column = tuple[str, str, str]  # header, type and JSON path of a column of kubec
 Rules = Sequence[tuple[str, str]]  # each a rule in CEL, and the message if an object breaks it
 AGE = ("Age", "date", ".metadata.creationTimestamp")
 TEXT = {"type": "string"}
+_LABEL = "[a-z]([-a-z0-9]*[a-z0-9])?"  # names of jobs: they are those of Services, as job_reader.check_name requires
 ANY_OBJECT: Mapping[str, Any] = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
 
 
@@ -31,7 +32,17 @@ class Crd:
     template: Mapping[str, Any] = field(default_factory=lambda: ANY_OBJECT)  # the schema of a role's pods
     scale: tuple[str, str] | None = None  # the paths of the workers in spec and status; None without a scale
     max_name: int = 63  # largest number of characters of an object's name
+    name_is_label: bool = True  # True: the name must also be a DNS label that begins with a letter
     short_names: tuple[str, ...] = ()  # for kubectl
+
+
+def _name_rule(crd: Crd) -> tuple[str, str]:
+    """Return the CEL rule on the names of a kind's objects, and its message."""
+    rule = f"self.metadata.name.size() <= {crd.max_name}"
+    if not crd.name_is_label:
+        return rule, f"the name must have at most {crd.max_name} characters"
+    message = f"the name must be a DNS label of at most {crd.max_name} characters that begins with a letter"
+    return f"{rule} && self.metadata.name.matches('^{_LABEL}$')", message
 
 
 def crd_manifest(kind: str, path: str, crd: Crd) -> dict[str, Any]:
@@ -41,10 +52,6 @@ def crd_manifest(kind: str, path: str, crd: Crd) -> dict[str, Any]:
     definition.
     """
     group, version, plural = path.split("/")[2:]
-    rule = (
-        f"self.metadata.name.size() <= {crd.max_name}",
-        f"the name must be a DNS label of at most {crd.max_name} characters",
-    )
     properties = {
         "apiVersion": TEXT,
         "kind": TEXT,
@@ -56,7 +63,7 @@ def crd_manifest(kind: str, path: str, crd: Crd) -> dict[str, Any]:
         "type": "object",
         "properties": properties,
         "required": ["spec"],
-        "x-kubernetes-validations": rules([rule]),
+        "x-kubernetes-validations": rules([_name_rule(crd)]),
     }
     names: dict[str, Any] = {"kind": kind, "listKind": f"{kind}List", "plural": plural, "singular": kind.lower()}
     names |= {"shortNames": list(crd.short_names)} if crd.short_names else {}

@@ -455,7 +455,7 @@ def resize_refused(why: str) -> Callable[[Object, int], Change]:
     """Return a resize function that always raises BadJob, for a kind whose jobs are never resized. why: the reason."""
 
     def resize(_: Object, workers: int) -> Change:
-        raise BadJob(f"not to be given {workers} workers: {why}")
+        raise BadJob(f"cannot be resized to {workers} workers: {why}")
 
     return resize
 
@@ -470,7 +470,10 @@ def _sizes(annotations: Mapping[str, str], unit: int) -> Sizes:
     if chosen.doubles:
         return Sizes(unit, doubles=True)
     if labels.UNIT in annotations and chosen.unit % unit:
-        raise BadJob(f"annotation {labels.UNIT} is {chosen.unit}, and {unit} pods come and go together: not a multiple")
+        raise BadJob(
+            f"annotation {labels.UNIT} is {chosen.unit}: it must be a multiple of {unit}, the number of pods that this "
+            "kind adds and removes together"
+        )
     return Sizes(max(unit, chosen.unit))
 
 

@@ -111,7 +111,7 @@ def resize(raw: Object, workers: int) -> Change:
     fields = job_kind.read_head(raw, KIND)
     spec = read_spec(fields.spec)
     if not spec.enable_dynamic_worker:
-        raise BadJob(f"not to be given {workers} workers: {REFUSAL}")
+        raise BadJob(f"cannot be resized to {workers} workers: {REFUSAL}")
     size = {"msReplicaSpecs": {roles(spec)[WORKER].key: {"replicas": workers}}}
     return job_kind.resize_patch(read(raw), fields.annotations, PATH, workers, size, *job_kind.BOUND_ANNOTATIONS)
 

@@ -260,7 +260,7 @@ def _resize_refusal(spec: VolcanoJobSpec, task: VolcanoTask, min_pods: int) -> s
         return "its task has a partitionPolicy, which fixes the number of replicas"
     for plugin in _FIXED_WORLDS:
         if plugin in spec.plugins:
-            return f"its plugin {plugin} tells each pod the size of the world once, when it is made"
+            return f"its plugin {plugin} writes the number of pods into each pod only at the creation of the pod"
     if spec.min_success > min_pods:
         return f"spec.minSuccess is more than its min of {min_pods} pods: a shrunk job could not end"
     return ""

@@ -261,8 +261,8 @@ def _eviction_risk(spec: QueueSpec) -> str:
     if not spec.kueue.preempts:
         return ""
     return (
-        f"Kueue may evict a job whole for another of its ClusterQueue: preemption.withinClusterQueue of {spec.name} is "
-        f"{spec.kueue.preempts}, not Never"
+        "Kueue may evict a whole job to make room for another job of its ClusterQueue: preemption.withinClusterQueue "
+        f"of {spec.name} is {spec.kueue.preempts}, not Never"
     )
 
 

@@ -25,17 +25,18 @@ def shares(queues: Iterable[QueueSpec], demand: Demand) -> dict[str, QueueShare]
     for queue in queues:
         by_dialect[queue.dialect].append(queue)
     by_name: dict[str, QueueShare] = {}
-    for dialect, dialect_queues in (
-        (volcano, by_dialect[QueueDialect.VOLCANO]),
-        (koordinator, by_dialect[QueueDialect.KOORDINATOR]),
-        (kueue, by_dialect[QueueDialect.KUEUE]),
-        (namespace, by_dialect[QueueDialect.NAMESPACE]),
+    for dialect, shares_of_dialect in (
+        (QueueDialect.VOLCANO, volcano.shares),
+        (QueueDialect.KOORDINATOR, koordinator.shares),
+        (QueueDialect.KUEUE, kueue.shares),
+        (QueueDialect.NAMESPACE, namespace.shares),
     ):
-        dialect_shares = _drop_foreign_parents(dialect.shares(dialect_queues, demand))
+        dialect_shares = _drop_foreign_parents(shares_of_dialect(by_dialect[dialect], demand))
         duplicates = by_name.keys() & dialect_shares.keys()
         by_name |= dialect_shares
         for name in duplicates:
-            by_name[name] = replace(by_name[name], faults=(*by_name[name].faults, f"two queues are called {name}"))
+            fault = f"two queues have the name {name}: that of dialect {dialect.value} counts"
+            by_name[name] = replace(by_name[name], faults=(*by_name[name].faults, fault))
     return _with_ancestor_faults(by_name) if any(share.faults for share in by_name.values()) else by_name
 
 

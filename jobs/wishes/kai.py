@@ -104,11 +104,11 @@ def _numbers_of_leaves(leaves: list[_Subgroup], further: list[dict[str, object]]
 def _subgroups_by_name(listed: list[dict[str, object]], ignored: list[str]) -> dict[str, _Subgroup]:
     """Return the readable subgroups by name, in the order of `listed`, the entries of subGroups; at most MAX_SUBGROUPS.
 
-    As in KAI, the case of a parent's name is ignored. ignored: receives a sentence for each entry or part that is
-    ignored.
+    As in KAI, a parent's name is turned into lower case, and names are not: a name with a capital, which KAI's CRD
+    refuses, is found by no child. ignored: receives a sentence for each entry or part that is ignored.
     """
     if len(listed) > MAX_SUBGROUPS:
-        ignored.append(f"spec.subGroups has {len(listed)} entries, of which {MAX_SUBGROUPS} are kept")
+        ignored.append(f"spec.subGroups has {len(listed)} entries: only the first {MAX_SUBGROUPS} are used")
     by_name: dict[str, _Subgroup] = {}
     for each in listed[:MAX_SUBGROUPS]:
         texts = {key: text[:254] for key in ("name", "parent") if isinstance(text := each.get(key), str)}
@@ -198,7 +198,7 @@ def _rules(by_name: Mapping[str, _Subgroup], leaves: list[_Subgroup], ignored: l
           for name, names in names_by_parent.items()),
     ]  # fmt: skip
     if len(rules) > MAX_GROUPS:
-        ignored.append(f"spec.subGroups names {len(rules)} places, of which {MAX_GROUPS} are kept")
+        ignored.append(f"spec.subGroups names {len(rules)} places: only the first {MAX_GROUPS} are used")
     return tuple(rules[:MAX_GROUPS])
 
 
@@ -221,7 +221,10 @@ def _leaves_by_level_and_parent(
             names_by_level.setdefault(leaf_level, []).append(leaf.name)
         elif soft:
             names_by_parent.setdefault(soft[0].name, []).append(leaf.name)
-        ignored.extend(f"spec.subGroups {each.name}: its level is not kept around that of {leaf.name}" for each in hard)
+        ignored.extend(
+            f"spec.subGroups {each.name}: its level is not kept, because the level of its subgroup {leaf.name} counts"
+            for each in hard
+        )
     return names_by_level, names_by_parent
 
 

@@ -67,9 +67,7 @@ def _with_other_terms(first: Wish, rest: list[Wish]) -> Wish:
     """
     source_of_hard_term = next((terms.source for terms in rest if terms.levels or terms.groups or terms.layers), "")
     if source_of_hard_term and first.only_prefers:
-        first = replace(
-            first, ignored=(f"{first.source} is not kept beside {source_of_hard_term}, which requires a level",)
-        )
+        first = replace(first, ignored=(f"{first.source} is not kept, because {source_of_hard_term} requires a level",))
     for each in rest:
         first = merge_terms(first, each)
     return first
@@ -318,7 +316,7 @@ def _group_rules(policies: object, ignored: list[str]) -> tuple[GroupRule, ...]:
     """
     listed = policies if isinstance(policies, list) else []
     if len(listed) > MAX_GROUPS:
-        ignored.append(f"spec.subGroupPolicy has {len(listed)} entries, of which {MAX_GROUPS} are kept")
+        ignored.append(f"spec.subGroupPolicy has {len(listed)} entries: only the first {MAX_GROUPS} are used")
     rules = (_group_rule(each, ignored) for each in listed[:MAX_GROUPS] if isinstance(each, dict))
     return tuple(rule for rule in rules if rule is not None)
 

@@ -64,7 +64,7 @@ def _multiple(first: Wish, other: Wish, ignored: list[str]) -> tuple[int]:
     if both <= MAX_MULTIPLE:
         return (both,)
     pods = f"the least common multiple of both, {both} pods on a host, is above {MAX_MULTIPLE}"
-    ignored.append(f"{other.source} is not kept beside {first.source}: {pods}")
+    ignored.append(f"{other.source} is not kept, because of {first.source}: {pods}")
     return (first.multiple,)
 
 
@@ -90,7 +90,9 @@ def _groups(first: Wish, other: Wish, ignored: list[str]) -> tuple[tuple[GroupRu
     cuts = ([(rule.match_labels, rule.keys, rule.size, rule.one_of) for rule in wish.groups] for wish in (first, other))
     own_cut, other_cut = cuts
     if own_cut != other_cut:
-        ignored.append(f"{other.source} is not kept beside {first.source}: each divides the pods into other groups")
+        ignored.append(
+            f"{other.source} is not kept, because of {first.source}: each divides the pods into other groups"
+        )
         return (first.groups,)
     return (tuple(_stricter(rule, other_rule) for rule, other_rule in zip(first.groups, other.groups, strict=True)),)
 
@@ -115,7 +117,7 @@ def _exclusion(first: Wish, other: Wish, ignored: list[str]) -> tuple[Exclusion]
     """
     own, others = first.exclusion, other.exclusion
     if own.level is not None and others.level is not None and own != others:
-        ignored.append(f"{other.source} is not kept beside {first.source}: one level for a set of gangs")
+        ignored.append(f"{other.source} is not kept, because of {first.source}: one level for a set of gangs")
     return (Exclusion(others.level if own.level is None else own.level, own.set_name or others.set_name),)
 
 
@@ -126,7 +128,7 @@ def _together(first: Wish, other: Wish, ignored: list[str]) -> tuple[str, int, b
     The third is True if a statement with this name sets it. ignored: receives a sentence if the names differ.
     """
     if other.together and first.together not in ("", other.together):
-        ignored.append(f"{other.source} is not kept beside {first.source}: one name for gangs that start together")
+        ignored.append(f"{other.source} is not kept, because of {first.source}: one name for gangs that start together")
     chosen = first if first.together else other
     one_domain = any(wish.one_domain for wish in (first, other) if wish.together == chosen.together)
     return chosen.together, chosen.together_of, one_domain, chosen.ancestors
@@ -139,7 +141,7 @@ def _shape(first: Wish, other: Wish, ignored: list[str]) -> tuple[tuple[tuple[st
     """
     chosen = first if first.mesh or first.balanced else other
     if (other.mesh or other.balanced) and (chosen.mesh, chosen.balanced) != (other.mesh, other.balanced):
-        ignored.append(f"{other.source} is not kept beside {first.source}: one shape that is preferred")
+        ignored.append(f"{other.source} is not kept, because of {first.source}: one shape that is preferred")
     return chosen.mesh, chosen.balanced
 
 

@@ -91,7 +91,7 @@ class _MemberSummary:
     min_pods: int  # members that must start together; 0 if none states it
     total: int  # all members; 0 if none states it
     max_pods: int  # the largest size of the gang; 0 if none states it
-    multiple: int  # of pods on one host, >= 1
+    multiples: tuple[int, ...]  # the different multiples of pods on one host, sorted, each >= 1
     queue: str  # the name of the queue, "" for none
     parent_set: str  # the JobSet or LeaderWorkerSet above the gang, "" for none
     names_pod_group: bool  # True if a member names a PodGroup that must exist
@@ -100,7 +100,7 @@ class _MemberSummary:
 def _summarize(members: Sequence[GangMember]) -> _MemberSummary:
     """Merge the statements of a gang's members: the largest number and the first text of each kind count.
 
-    A number that no member states is 0 (multiple: 1), a text "".
+    All different wishes and multiples are returned. A number that no member states is 0, a text "".
     """
     memberships = [member.membership for member in members]
     return _MemberSummary(
@@ -108,7 +108,7 @@ def _summarize(members: Sequence[GangMember]) -> _MemberSummary:
         min_pods=_largest(membership.min_members for membership in memberships),
         total=_largest(membership.total for membership in memberships),
         max_pods=_largest(membership.max_size for membership in memberships),
-        multiple=max((membership.wish.multiple for membership in memberships), default=1),
+        multiples=tuple(sorted({membership.wish.multiple for membership in memberships})),
         queue=_first_text(membership.queue for membership in memberships),
         parent_set=_first_text(membership.parent_set for membership in memberships),
         names_pod_group=any(membership.names_pod_group for membership in memberships),
@@ -286,7 +286,7 @@ class Gang:
         summary, sizing, cached = self._summary, self.sizing, self._cached_terms
         if cached is None or cached[0] is not summary or cached[1] is not sizing:
             own = NOTHING if sizing is None else sizing.wish
-            cached = self._cached_terms = summary, sizing, terms_of_gang(own, summary.wishes, summary.multiple)
+            cached = self._cached_terms = summary, sizing, terms_of_gang(own, summary.wishes, summary.multiples)
         return cached[2]
 
     @property
@@ -300,8 +300,10 @@ class Gang:
 
     @property
     def multiple(self) -> int:
-        """The number whose multiples are the possible numbers of pods on one host: the least common multiple of what
-        the PodGroup, the pods and runs of ranks on one host ask for. Above MAX_MULTIPLE the largest of them.
+        """The number whose multiples are the possible numbers of pods on one host.
+
+        It is the least common multiple of the multiples of the PodGroup and of all pods, and of the sizes of runs of
+        ranks on one host; the largest of these numbers if that is above MAX_MULTIPLE.
         """
         terms = self.terms
         on_one_host = [layer.size for layer in terms.layers_of_wishes if self.known_tier(layer.level) == 0]

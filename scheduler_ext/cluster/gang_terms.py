@@ -58,17 +58,17 @@ class GangTerms:
         return bool(self.required_levels) or any(rule.level is not None for rule in self.group_rules)
 
 
-def terms_of_gang(own: Wish, of_members: Sequence[Wish], multiple_of_members: int) -> GangTerms:
+def terms_of_gang(own: Wish, of_members: Sequence[Wish], multiples_of_members: Sequence[int]) -> GangTerms:
     """Merge the wishes of one gang.
 
     own: the wish of its PodGroup or owner, NOTHING without one. of_members: the different wishes of its pods.
-    multiple_of_members: the largest multiple of pods on one host that a pod asks for, >= 1.
+    multiples_of_members: the multiples of pods on one host that the pods ask for, each >= 1.
     """
     own_wishes = () if own == NOTHING else (own,)
     wishes = (*own_wishes, *of_members)
     preferences = tuple(of_members) or own_wishes
     required_levels = tuple(dict.fromkeys(level for wish in wishes for level in wish.levels))
-    multiples = (multiple_of_members, own.multiple)
+    multiples = (own.multiple, *multiples_of_members)
     layers_of_wishes = tuple(layer for wish in wishes for layer in wish.layers)
     return GangTerms(
         wishes=wishes,

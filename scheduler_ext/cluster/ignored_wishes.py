@@ -7,6 +7,7 @@ from math import prod
 from operator import attrgetter
 
 from turnout.jobs.gang import Dialect
+from turnout.jobs.wishes.merge_table import MAX_MULTIPLE
 from turnout.jobs.wishes.model import NOTHING, Level, Mode, Wish
 from turnout.kube import labels
 from turnout.scheduler_ext.cluster.gang import Gang
@@ -37,7 +38,7 @@ def ignored_wishes(view: ClusterView, member: GangMember) -> Iterator[str]:
     if gang is not None:
         yield from ignored_terms(gang)
         yield from _overruled_wishes(gang)
-        yield from _outside(view, gang)
+        yield from _members_outside_domain(view, gang)
 
 
 def ignored_terms(gang: Gang) -> list[str]:
@@ -52,6 +53,7 @@ def ignored_terms(gang: Gang) -> list[str]:
             name = repr(str(level)[:80])
             found.append(f"{wish.source} names {name}, which is no level here: it counts as a leaf")
         found += _ignored_parts(gang, wish)
+    found += _ignored_multiples(gang)
     return list(dict.fromkeys(found))
 
 
@@ -60,11 +62,24 @@ def _ignored_parts(gang: Gang, wish: Wish) -> Iterator[str]:
     does.
     """
     if wish.balanced and (wish.layers or wish.mesh or gang.terms.group_rules):
-        yield f"{labels.BALANCED} is not kept beside layers, groups or a mesh"
+        yield f"{labels.BALANCED} is not kept, because the gang has layers, groups or a mesh"
     if wish.mesh and not _matches_mesh(gang, wish.mesh):
         yield f"{labels.MESH} is not kept: the gang has not as many accelerators, alike on each pod"
     if wish.exclusion.level is not None and not gang.exclusive_set:
         yield f"{labels.APART} is not kept without {labels.APART_SET}: the pod is in no set"
+
+
+def _ignored_multiples(gang: Gang) -> Iterator[str]:
+    """Yield a sentence for each multiple of pods on a host that is ignored, because the least common multiple of all is
+    above MAX_MULTIPLE; nothing if all count.
+    """
+    runs = (layer.size for layer in gang.terms.layers_of_wishes if gang.known_tier(layer.level) == 0)
+    for multiple in sorted({*gang.terms.multiples, *runs}):
+        if gang.multiple % multiple:
+            yield (
+                f"{multiple} pods on a host, or a multiple of that, has no effect because {gang.multiple} is set, too, "
+                f"and the least common multiple is above {MAX_MULTIPLE:,}"
+            )
 
 
 def _unknown_levels(gang: Gang, wish: Wish) -> list[Level]:
@@ -92,11 +107,11 @@ def _overruled_wishes(gang: Gang) -> Iterator[str]:
     for wish in gang.terms.wishes:
         runs = {(gang.known_tier(layer.level), layer.size) for layer in wish.layers}
         if own.layers and not all(tier == 0 or (tier, size) in gang.layers for tier, size in runs):
-            yield f"{wish.source} is not kept beside the runs of ranks of {own.source}"
+            yield f"the runs of ranks of {wish.source} are not kept, because {own.source} states others"
         if wish.groups and wish.groups != grouped.groups:
-            yield f"the groups of {wish.source} are not kept beside those of {grouped.source}"
+            yield f"the groups of {wish.source} are not kept, because {grouped.source} states others"
         if wish.together and wish.together != together.together:
-            yield f"{wish.source}: the set {wish.together[:80]} is not kept beside that of {together.source}"
+            yield f"{wish.source}: the set {wish.together[:80]} is not kept, because {together.source} names another"
 
 
 def _first(gang: Gang, term: Callable[[Wish], object]) -> Wish:
@@ -106,18 +121,19 @@ def _first(gang: Gang, term: Callable[[Wish], object]) -> Wish:
 
 def _overruled_preferences(gang: Gang) -> Iterator[str]:
     """Yield a sentence for each preference that gives way to a hard term, with the source of that term."""
-    firm = _first(gang, attrgetter("requires")).requires
+    hard_term_source = _first(gang, attrgetter("requires")).requires
     layered, grouped = _first(gang, attrgetter("layers")), _first(gang, attrgetter("groups"))
     for wish in gang.terms.preferences:
-        if wish.only_prefers and firm and not wish.levels:
-            yield f"{wish.source} is not kept beside {firm}, which requires a level"
+        if wish.only_prefers and hard_term_source and not wish.levels:
+            yield f"{wish.source} is not kept, because {hard_term_source} requires a level"
         elif wish.mode is Mode.FILL and gang.has_any_level:
-            yield f"{wish.source} is not kept beside {firm or layered.source or grouped.source}, which names a level"
+            source = hard_term_source or layered.source or grouped.source
+            yield f"{wish.source} is not kept, because {source} names a level"
         if wish.mesh and layered.layers:
-            yield f"{labels.MESH} is not kept beside the runs of ranks of {layered.source}"
+            yield f"{labels.MESH} is not kept, because {layered.source} states runs of ranks"
 
 
-def _outside(view: ClusterView, gang: Gang) -> Iterator[str]:
+def _members_outside_domain(view: ClusterView, gang: Gang) -> Iterator[str]:
     """Yield a sentence if a member without an accelerator runs outside the domain that the gang must not leave.
 
     A scheduler that asks only about pods with accelerators binds such members on any node. The sentence names the first

@@ -230,7 +230,8 @@ class AssumedPods:
     """Assumed placements, in the order in which they expire.
 
     kube-scheduler does not report which node it chose, and binds late (docs/facts/extender.md 1.8). A wrong entry
-    blocks the room of one pod for `ttl_s` seconds, after which an assumed pod that is not bound counts no more.
+    blocks the room of one pod for `ttl_s` seconds (10 by default). After that time an assumed pod that is not bound
+    does not count.
     """
 
     def __init__(self, ttl_s: float = ASSUME_S) -> None:

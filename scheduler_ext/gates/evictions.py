@@ -58,9 +58,11 @@ def plan_preemption(
     It does not help if not every waiting member finds a host, if no pod has to leave, or if a gang of the same or a
     higher priority is planned on hosts that are not chosen yet.
 
+    Hosts are tried in this order: `previous_hosts`; the hosts for which all waiting members are nominated by us, if
+    pods still leave them; new hosts. While pods still leave the hosts, the result has no victims.
+
     gang: with at least one waiting member. previous_hosts: uid -> node for which pods were evicted before, empty for
-    none; they are used again if that is enough. evicted_uids: uids of evicted pods, which the watch may still show as
-    running. wall_s: seconds since 1970.
+    none. evicted_uids: uids of evicted pods, which the watch may still show as running. wall_s: seconds since 1970.
     """
     view = plans.view
     members = [m for m in planned_members(gang) if m.is_waiting]
@@ -177,8 +179,8 @@ def plan_repair(plans: Plans, gang: Gang, stuck_gang: StuckGang) -> GangRepair |
     if remedy is Remedy.WAIT or (moved and not nodes):
         return None
     reason = EventReason.GANG_MOVED if moved else EventReason.GANG_GIVEN_UP
-    then = "all of it fits elsewhere" if moved else "it waits whole, and others get its places"
-    detail = f"{stuck_gang}: what is left is evicted, {then}"
+    then = "all of it fits elsewhere" if moved else "the gang waits until all of it fits"
+    detail = f"{stuck_gang}: the remaining members are evicted, and {then}"
     leaving = sorted((m for m in gang.living() if m.node), key=lambda m: m.name)
     return GangRepair(tuple(Evict(m.uid, m.namespace, m.name, detail, reason) for m in leaving), nodes)
 

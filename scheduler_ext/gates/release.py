@@ -115,8 +115,12 @@ def _unknown_size(gang: Gang, awaits_pod_group: bool) -> Refusal | None:
         what = gang.key.name
     else:
         return None
-    unknown = "nobody says how many members must start together" if gang.is_unsized else "its terms are not known"
-    return Refusal(EventReason.GANG_UNKNOWN, f"{what} is not there: {unknown}")
+    unknown = (
+        "no PodGroup, owner or annotation states how many members must start together"
+        if gang.is_unsized
+        else "its terms are not known"
+    )
+    return Refusal(EventReason.GANG_UNKNOWN, f"{what} does not exist yet: {unknown}")
 
 
 def _planned_nodes(plans: Plans, gang: Gang, now_s: float) -> tuple[dict[str, str], Refusal | None]:

@@ -245,14 +245,14 @@ def _leaves_level(view: ClusterView, gang: Gang, bound: Sequence[GangMember]) ->
     Members on nodes that are not in the tables do not count.
     """
     hosts = [row for m in bound if (row := view.snapshot.row_of.get(m.node)) is not None]
-    outside = view.levels.rows_outside(gang.terms.levels)
+    rows_outside = view.levels.rows_outside(gang.terms.levels)
     domains = view.levels.label_domains(gang.terms.required_levels)
     if domains is not None and hosts:
         gang = replace(gang, label_tiers=domains.tiers)
         if domains.number_of(hosts) < 0:
             return True
     return anchors_refusal(view.fabric, gang.tier, hosts) is not None or bool(
-        outside is not None and outside[hosts].any()
+        rows_outside is not None and rows_outside[hosts].any()
     )
 
 
@@ -341,7 +341,7 @@ def _refuse(word: EventReason, detail: str, retry: bool = False) -> Answer:
 
 def _missing_host_detail(node: str, names: Sequence[str]) -> str:
     which = f"planned host {node} is" if node and node not in names else "a host that the gang is planned on is"
-    return f"{which} not among the {len(names)} candidates; is percentageOfNodesToScore 100?"
+    return f"{which} not among the {len(names)} nodes that the scheduler offered: set percentageOfNodesToScore to 100"
 
 
 def _awaits_missing_hosts(
@@ -407,8 +407,8 @@ def _no_room(plans: Plans, gang: Gang, member: GangMember, names: Sequence[str],
         return Answer((), Refusal(word, refusal.detail), None)
     able = _could_hold_gang(plans, gang, member, tier)
     rows = plans.view.snapshot.row_of
-    inside = frozenset(name for name in names if (row := rows.get(name)) is not None and able[row])
-    return Answer((), Refusal(word, refusal.detail), inside)
+    helpful_nodes = frozenset(name for name in names if (row := rows.get(name)) is not None and able[row])
+    return Answer((), Refusal(word, refusal.detail), helpful_nodes)
 
 
 def _could_hold_gang(plans: Plans, gang: Gang, member: GangMember, widest: int) -> NDArray[np.bool_]:

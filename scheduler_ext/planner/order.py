@@ -270,9 +270,9 @@ def missing_partner(view: ClusterView, together: list[Gang], plan_of: Callable[[
     existing = {str(gang.key) for gang in together}
     names = together[0].terms.sets.together_name.split(",")
     if absent := [name for name in names if "/" in name and name not in existing]:
-        return f"it starts together with {absent[0][:120]}, which is not there"
+        return f"it starts together with {absent[0][:120]}, which does not exist"
     announced = max(gang.terms.sets.together_size for gang in together)
-    return f"of {announced} gangs of this name {len(together)} are there" if len(together) < announced else ""
+    return f"{len(together)} of the {announced} gangs of this set exist" if len(together) < announced else ""
 
 
 def refuse_for_partner(key: GangKey, why: str) -> GangPlan:

@@ -233,9 +233,10 @@ RELAXATIONS = (
 
 
 def _relaxed_requests(request: GangRequest) -> Iterator[tuple[GangRequest, tuple[SoftTerm, ...]]]:
-    """Yield (request, soft terms given up): first with all soft terms and (), then with one fewer each time.
+    """Yield (request, soft terms given up): first with all soft terms and (), then with one term fewer each time.
 
-    Terms that the request does not have are skipped.
+    The terms are given up in the order of RELAXATIONS; the tuple has all that are given up so far. Terms that the
+    request does not have are skipped.
     """
     released: tuple[SoftTerm, ...] = ()
     yield request, released

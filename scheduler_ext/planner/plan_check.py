@@ -119,6 +119,8 @@ def _level(to_check: _PlanToCheck) -> Iterator[Violation]:
 def _group_terms(to_check: _PlanToCheck) -> Iterator[Violation]:
     """Yield a Violation for each group that is under more than one switch of its level, for each all-or-nothing group
     of which only some waiting members have a place, and for each two groups that share an exclusive domain.
+
+    The level of a group whose running members already use several switches is not checked.
     """
     gang = to_check.request.gang
     if not gang.terms.group_rules:

@@ -39,9 +39,9 @@ def plan_with_preemption(plans: Plans, gang: Gang, member: GangMember, wall_s: f
     """
     view, work = plans.view, Work()
 
-    def room_of(shape: PodShape, besides: PodsOnRows) -> Rows:
+    def room_of(shape: PodShape, present_pods: PodsOnRows) -> Rows:
         work.spend(len(view.snapshot.charges) // 2)
-        return view.snapshot.room_after_preemption(shape, member.priority, besides)
+        return view.snapshot.room_after_preemption(shape, member.priority, present_pods)
 
     request = plans.request_of(gang)
     request = replace(request, absent=replace(request.absent, growth=0), rejected_rows={})
@@ -60,8 +60,8 @@ def plan_with_preemption(plans: Plans, gang: Gang, member: GangMember, wall_s: f
     plan = place(view.fabric, request, room_of, work)
     if plan.refusal is not None:
         return plan
-    others = _lower_gangs(view, member.priority, wall_s)
-    return spare_gangs(view.fabric, replace(request, nominated_hosts={}), room_of, plan, others, work)
+    lower_gangs = _lower_gangs(view, member.priority, wall_s)
+    return spare_gangs(view.fabric, replace(request, nominated_hosts={}), room_of, plan, lower_gangs, work)
 
 
 def spare_gangs(
@@ -90,7 +90,7 @@ def spare_gangs(
             return None
         plan_count += 1
         pods = [pod for at in running_gangs for pod in others[at][1]]
-        found = place(fabric, request, lambda shape, besides: room_of(shape, [*besides, *pods]), work)
+        found = place(fabric, request, lambda shape, present_pods: room_of(shape, [*present_pods, *pods]), work)
         return found if found.refusal is None and found.tier <= plan.tier else None
 
     best, running_gangs = plan, list[int]()

@@ -209,10 +209,10 @@ class Plans:
         terms = gang.terms
         if terms.sets.one_domain or terms.ancestors:
             room_of = room_beside_plans(self._plans.room, self._plans.pods_behind(order, with_growth_seats=False))
-            outside = (
+            rows_outside = (
                 self._trees.rows_outside if terms.ancestors else partial(rows_outside_shared_domain, self.view, work)
             )
-            excluded = union_rows(excluded, outside(gang, self.current_plan, room_of))
+            excluded = union_rows(excluded, rows_outside(gang, self.current_plan, room_of))
             self.steps += work.spent_steps
         return replace(
             request,
@@ -548,22 +548,24 @@ class Plans:
         for row in rows:
             for seat, key in self._plans.surplus_on(row):
                 surplus.setdefault(key, set()).add(seat.uid or seat.rank)
-        for key, lost in surplus.items():  # at once, since a gang may hope for a thousand of them
+        for key, lost_seats in surplus.items():  # at once, since a gang may hope for a thousand of them
             stored = self._plans.plan_of(key)
-            self._drop_lost_seats(key, stored, lost)
+            self._drop_lost_seats(key, stored, lost_seats)
         return {moved for row in rows for moved in self._take_back_seats_on_row(row)}
 
-    def _drop_lost_seats(self, key: GangKey, stored: StandingPlan, lost: Collection[str | int]) -> None:
+    def _drop_lost_seats(self, key: GangKey, stored: StandingPlan, lost_seats: Collection[str | int]) -> None:
         """Remove the lost seats and their units from a gang's plan. Seats of its min that are not lost stay.
 
-        lost: uids, and ranks of open seats. stored: the plan.
+        lost_seats: uids, and ranks of open seats. stored: the plan.
         """
         gang = self.view.gangs[key]
         units = seat_units(gang, stored.plan, hosted_members(self.view, gang))
         of_rows = stored.seats_by_row.values()
         first = stored.position.first_needed_key
         needed = {seat.uid or seat.rank for seats in of_rows for seat in seats if seat.order == first}
-        self._replace(gang, stored, drop_seats(stored.plan, units.with_partners(lost) - (needed - set(lost))))
+        self._replace(
+            gang, stored, drop_seats(stored.plan, units.with_partners(lost_seats) - (needed - set(lost_seats)))
+        )
 
     def _take_back_seats_on_row(self, row: int) -> list[GangKey]:
         """Take seats back from a row that cannot hold all of them; seats of the gangs that come last go first.

@@ -158,5 +158,7 @@ def _refuse_odd_hosts(
 def refuse_too_many_shapes(batches: Sequence[PodBatch], placed_count: int) -> Refusal:
     """Return the refusal of a gang whose pods have too many shapes. placed_count: batches placed before the limit."""
     return Refusal(
-        RefusalReason.NO_ROOM, f"its pods are of {len(batches)} shapes, and planning stopped after {placed_count}"
+        RefusalReason.NO_ROOM,
+        f"its pods have {len(batches)} combinations of shape and group: planning stopped after {placed_count} of them, "
+        "at its limit of work",
     )

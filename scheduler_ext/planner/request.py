@@ -95,16 +95,16 @@ class GangRequest:
     spread_evenly: bool = True  # False: hard spread constraints are not considered
     beside_neighbours: bool = True  # False: members need not be under the leaf of their neighbours
 
-    def host_preferences_of(self, shape: PodShape, besides: PodsOnRows) -> HostPreferences:
+    def host_preferences_of(self, shape: PodShape, present_pods: PodsOnRows) -> HostPreferences:
         """Return the arrays by row that decide between equally good rows: preferences of the shape, then the tightest
         fit. A larger value is better.
 
-        besides: pods of the gang that have a place already. () if there are neither preferences nor a measure of free
-        room.
+        present_pods: pods of the gang that have a place already. () if there are neither preferences nor a measure of
+        free room.
         """
         preference = self.preferences.get(shape)
         preferences = () if preference is None else (preference,)
-        return preferences if self.free_of is None else (*preferences, -self.free_of(besides))
+        return preferences if self.free_of is None else (*preferences, -self.free_of(present_pods))
 
 
 @dataclass(frozen=True, slots=True)
@@ -368,12 +368,12 @@ def exclude_rows(
     marks for all shapes; None for no row.
     """
 
-    def room_without(shape: PodShape, besides: PodsOnRows) -> Rows:
+    def room_without(shape: PodShape, present_pods: PodsOnRows) -> Rows:
         """Return the room of each row for a shape, with 0 on rejected and excluded rows.
 
-        besides: pods counted as present.
+        present_pods: pods counted as present.
         """
-        room = room_of(shape, besides)
+        room = room_of(shape, present_pods)
         for mask in (rejected_rows.get(shape), *excluded_rows):
             if mask is not None:
                 room[mask] = 0
@@ -385,8 +385,8 @@ def exclude_rows(
 def restrict_to_domain(room_of: RoomOf, first: int, end: int) -> RoomOf:
     """Return a room function that gives 0 outside of the host ids [first, end), and elsewhere the room of `room_of`."""
 
-    def room_inside(shape: PodShape, besides: PodsOnRows) -> Rows:
-        room = np.zeros_like(all_room := room_of(shape, besides))
+    def room_inside(shape: PodShape, present_pods: PodsOnRows) -> Rows:
+        room = np.zeros_like(all_room := room_of(shape, present_pods))
         room[first:end] = all_room[first:end]
         return room
 
@@ -399,8 +399,8 @@ def limit_per_host(room_of: RoomOf, shape: PodShape, max_pods: Rows) -> RoomOf:
     room_of: gives the room without the limit. max_pods: by host id.
     """
 
-    def at_most(other: PodShape, besides: PodsOnRows) -> Rows:
-        room = room_of(other, besides)
+    def at_most(other: PodShape, present_pods: PodsOnRows) -> Rows:
+        room = room_of(other, present_pods)
         return np.minimum(room, max_pods) if other == shape else room
 
     return at_most

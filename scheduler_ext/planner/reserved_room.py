@@ -320,8 +320,8 @@ def room_beside_plans(
     all. extra_pods: pods that count as placed.
     """
 
-    def room_of(shape: PodShape, besides: PodsOnRows) -> Rows:
-        found = reserved.room(shape, without, [*extra_pods, *besides])
+    def room_of(shape: PodShape, present_pods: PodsOnRows) -> Rows:
+        found = reserved.room(shape, without, [*extra_pods, *present_pods])
         return found if rows is None else restrict_to_rows(found, rows)
 
     return room_of
@@ -334,7 +334,7 @@ def free_beside_plans(reserved: ReservedRoom, without: PodsOnRows, extra_pods: P
     reserved: the room of the plans. without: reserved pods whose room may be used. extra_pods: pods that count as
     placed.
     """
-    return lambda besides: reserved.free_sizes(without, [*extra_pods, *besides])
+    return lambda present_pods: reserved.free_sizes(without, [*extra_pods, *present_pods])
 
 
 def shapes_without_room(snapshot: ClusterSnapshot, row: int, shapes: Iterable[PodShape]) -> set[PodShape]:

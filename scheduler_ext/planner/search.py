@@ -141,7 +141,7 @@ class _PlaceSearch:
         if placed_pods + len(self.pods) - at < self.needed_pods or self.work.steps_left <= 0:
             return False
         if at == len(self.pods):
-            return self._keeps_all_terms()
+            return self._keeps_terms_of_totals()
         if (state := self._state(placed_pods)) in self.failed_states:
             return False
         pod = self.pods[at]
@@ -199,10 +199,10 @@ class _PlaceSearch:
         counts = self.assignment.shapes_on_host.get(host, (0,) * len(self.shapes))
         if (rows := self.rooms.get((shape, counts))) is None:
             self.work.spend(_ROOM_STEPS + 2 * len(self.hosts) * sum(counts))
-            besides = [
+            present_pods = [
                 (each, self.shapes[at]) for at, pods in enumerate(counts) for each in self.hosts for _ in range(pods)
             ]
-            rows = self.rooms[shape, counts] = self.room_of(self.shapes[shape], besides)
+            rows = self.rooms[shape, counts] = self.room_of(self.shapes[shape], present_pods)
         return int(rows[host])
 
     def _switch_of(self, key: Key) -> int | None:
@@ -233,8 +233,8 @@ class _PlaceSearch:
         is_first = at == 0 or self.pods[at - 1].group != pod.group
         return is_first or chosen[-1] is None
 
-    def _keeps_all_terms(self) -> bool:
-        """Return True if the assignment of all pods keeps the terms about the sum of pods that have a place."""
+    def _keeps_terms_of_totals(self) -> bool:
+        """Return True if the complete assignment keeps the terms about totals: min by role, multiples, and groups."""
         gang, chosen = self.request.gang, self.assignment.chosen
         return (
             reaches_min_by_role(gang, self.pods, chosen)

@@ -117,9 +117,13 @@ def missing_pod_group(view: ClusterView, member: GangMember, state: PodGroupStat
     """
     gang, name = view.gangs.get(member.membership.key), member.membership.key.name
     is_awaited = state is PodGroupState.AWAITED
-    then = f"it is awaited for {POD_GROUP_WAIT_S:g} s" if is_awaited else "the gang is placed by what its pods state"
+    then = (
+        f"the pod waits up to {POD_GROUP_WAIT_S:g} s for it"
+        if is_awaited
+        else "the gang is placed by what its pods state"
+    )
     group = f"its PodGroup {name}"
     if gang is not None and gang.sizing is not None:
         group = f"a CompositePodGroup above {group}"
         then = then.replace("its pods state", "the known PodGroups state")
-    return Refusal(EventReason.GANG_UNKNOWN, f"{group} is not there: {then}")
+    return Refusal(EventReason.GANG_UNKNOWN, f"{group} does not exist yet: {then}")

@@ -61,7 +61,8 @@ class Certificates:
         """Load the certificate files again if they have changed.
 
         Returns True if `context` is a new one. Returns False if nothing has changed, the files changed while they were
-        read, or the new certificate was refused. A refusal is logged and counted once for each fault.
+        read, or the new certificate was refused. A refusal is logged and counted, unless the last check found the same
+        fault.
 
         now_s: wall clock, seconds: an expired certificate does not replace a valid one.
         """
@@ -85,7 +86,7 @@ class Certificates:
         return True
 
     def _refuse(self, error: BadCertificate) -> bool:
-        """Count and log files that are no valid certificate, once for each fault. Returns False."""
+        """Count and log a fault of the files, unless the last check found the same fault. Returns False."""
         if error.fault != self._last_fault:  # once, not at every check
             self._last_fault = error.fault
             self._metrics.tls_reloads.labels("refused").inc()

@@ -193,13 +193,19 @@ def encode_filter(args: NodeArgs, answer: Answer) -> bytes:
 def failures(answer: Answer, names: Sequence[str]) -> tuple[Mapping[str, str], Mapping[str, str]]:
     """Return (name -> text for nodes on which a preemption may help, name -> text for nodes where nothing helps).
 
-    answer: with an opinion. names: the nodes of the request. Nodes that the answer keeps may be among them. Without a
-    refusal both are empty if any node is kept; else nothing helps, because the pod is planned elsewhere. An answer with
-    `refused_s` has its time in the text, and nothing helps. For a long request not every node is explained:
-    kube-scheduler counts a node in neither mapping as one where nothing helps.
+    answer: with an opinion. names: the nodes of the request; nodes that the answer keeps may be in it. Without a
+    refusal both are empty if any node is kept; else nothing helps, because the pod is planned on another node. An
+    answer with `refused_s` has its time in the text, and nothing helps. If `preemption_nodes` is None, a preemption may
+    help on every name.
+
+    At most MAX_EXPLAINED_NAMES nodes are in the second mapping, unless `preemption_nodes` counts and the request has at
+    most LONG_LIST names. A node in neither mapping is one where nothing helps for kube-scheduler 1.35 and newer; an
+    older one may try a preemption there, and asks the preempt verb about it.
     """
     if answer.refusal is None:
-        return {}, {} if answer.nodes else dict.fromkeys(names[:MAX_EXPLAINED_NAMES], "planned elsewhere")
+        return {}, {} if answer.nodes else dict.fromkeys(
+            names[:MAX_EXPLAINED_NAMES], "the pod is planned on another node"
+        )
     reason, detail = answer.refusal.reason.value, answer.refusal.detail
     if answer.refused_s is not None:
         text = f"{reason} at {rfc3339_micro(answer.refused_s)}: {detail}"

@@ -15,8 +15,8 @@ from turnout.kube.pod_shape import PodShape, admits, amount, pod_requests, shape
 
 ZONE = "topology.kubernetes.io/zone"
 HOSTNAME = "kubernetes.io/hostname"
-_MAX_SHAPES = 64  # whose fits are kept
-_SCORED_CPU_MILLI = 100  # what scoring takes a container for that asks for no CPU, so that such pods still spread
+_MAX_SHAPES = 64  # shapes for which the fitting nodes are cached
+_SCORED_CPU_MILLI = 100  # assumed by scoring for a container without a CPU request, so that such pods spread
 _SCORED_MEMORY_BYTES = 200 * 2**20
 
 

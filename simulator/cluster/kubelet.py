@@ -22,12 +22,12 @@ IGNORES_TERM = "local.turnout.dev/ignores-sigterm"  # "true": it runs until its 
 class PodState(Enum):
     """The state of a bound pod."""
 
-    BOUND = "bound"  # it has a node
+    BOUND = "bound"  # no container has started
     PULLING = "pulling"  # its images are pulled
     RUNNING = "running"
     ENDED = "ended"  # all its containers have ended
-    LEAVING = "leaving"  # it is being deleted
-    GONE = "gone"  # it is deleted
+    TERMINATING = "terminating"  # it has a deletion timestamp
+    DELETED = "deleted"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +50,10 @@ class NextState:
 
 
 def state_of(pod: Object) -> PodState:
-    """Return the state of a bound pod from its own fields: deletion, phase and container statuses. Never GONE."""
+    """Return the state of a bound pod from its own fields: deletion, phase and container statuses. Never DELETED."""
     status = pod.get("status") or {}
     if pod["metadata"].get("deletionTimestamp"):
-        return PodState.LEAVING
+        return PodState.TERMINATING
     if status.get("phase") in ("Succeeded", "Failed"):
         return PodState.ENDED
     if not status.get("startTime"):
@@ -80,10 +80,10 @@ def next_state(pod: Object, pace: Pace) -> NextState | None:
             return None if runs_s is None else NextState(runs_s, PodState.ENDED)
         case PodState.ENDED if (pod.get("status") or {}).get("phase") == "Running":
             return NextState(pace.restart_s, PodState.RUNNING)  # by its restart policy
-        case PodState.LEAVING:
+        case PodState.TERMINATING:
             grace_s = float(pod["metadata"].get("deletionGracePeriodSeconds") or 0)
             ignores_sigterm = (pod["metadata"].get("annotations") or {}).get(IGNORES_TERM) == "true"
-            return NextState(grace_s if ignores_sigterm else min(grace_s, pace.stop_s), PodState.GONE)
+            return NextState(grace_s if ignores_sigterm else min(grace_s, pace.stop_s), PodState.DELETED)
     return None
 
 

@@ -41,7 +41,7 @@ class ExtenderReply:
     feasible_nodes: tuple[str, ...] = ()  # of a filter, in its order
     points: Mapping[str, int] = field(default_factory=dict)  # of a prioritize
     refused: Mapping[str, str] = field(default_factory=dict)  # node -> why
-    failed: str = ""  # why there is no answer; "" when there is one
+    failed: str = ""  # why the answer cannot be used, also by the extender's own Error; "" if it can be
 
 
 class WaitReason(Enum):

@@ -146,41 +146,41 @@ class Gangs:
     """The members of every held gang, as their pods and PodGroups state them."""
 
     def __init__(self) -> None:
-        self._least: dict[GangKey, int] = {}
-        self._of: dict[str, Membership] = {}
-        self._members: dict[GangKey, dict[str, bool]] = {}  # uid -> has it a node?
+        self._min_by_gang: dict[GangKey, int] = {}
+        self._membership_by_uid: dict[str, Membership] = {}
+        self._bound_by_gang: dict[GangKey, dict[str, bool]] = {}  # uid -> True if it has a node
 
     def put_group(self, dialect: Dialect, namespace: str, name: str, minimum: int) -> None:
         """Add or update a PodGroup. minimum: its minMember; 0 if it was deleted or states none, so that the pods'
         own min counts.
         """
-        self._least[GangKey(namespace, name, dialect.value)] = minimum
+        self._min_by_gang[GangKey(namespace, name, dialect.value)] = minimum
 
     def put_pod(self, uid: str, member: Membership, bound: bool) -> None:
         """Add or update a pod that has not ended. A pod whose gang is not held here (HELD_GROUP_PATHS) is not stored.
 
         member: the pod's gang, role and rank. bound: True if it has a node.
         """
-        before = self._of.get(uid)
+        before = self._membership_by_uid.get(uid)
         if before is not None and before.key != member.key:
             self.drop_pod(uid)
         if any(member.key.dialect == each.value for each in HELD_GROUP_PATHS):
-            self._of[uid] = member
-            self._members.setdefault(member.key, {})[uid] = bound
+            self._membership_by_uid[uid] = member
+            self._bound_by_gang.setdefault(member.key, {})[uid] = bound
 
     def bind(self, uid: str, bound: bool) -> None:
         """Record at once, before the watch shows it, whether a member has a node. Do nothing for an unknown pod."""
-        if (member := self._of.get(uid)) is not None:
-            self._members[member.key][uid] = bound
+        if (member := self._membership_by_uid.get(uid)) is not None:
+            self._bound_by_gang[member.key][uid] = bound
 
     def drop_pod(self, uid: str) -> None:
         """Remove a pod that is deleted or has ended. Do nothing for an unknown pod."""
-        member = self._of.pop(uid, None)
+        member = self._membership_by_uid.pop(uid, None)
         if member is not None:
-            members = self._members[member.key]
+            members = self._bound_by_gang[member.key]
             members.pop(uid, None)
             if not members:
-                del self._members[member.key]
+                del self._bound_by_gang[member.key]
 
     def together(self, uid: str) -> list[str]:
         """Return the uids of the members without a node to try together with this pod, itself included, by role and
@@ -188,23 +188,26 @@ class Gangs:
 
         Only this pod itself if it may start alone, or if it is of no gang.
         """
-        member = self._of.get(uid)
+        member = self._membership_by_uid.get(uid)
         if member is None or self.lacking(uid) <= 1:
             return [uid]
-        waiting = [each for each, bound in self._members[member.key].items() if not bound]
-        return sorted(waiting, key=lambda each: (self._of[each].role, self._of[each].rank or 0, each))
+        waiting = [each for each, bound in self._bound_by_gang[member.key].items() if not bound]
+        return sorted(
+            waiting,
+            key=lambda each: (self._membership_by_uid[each].role, self._membership_by_uid[each].rank or 0, each),
+        )
 
     def lacking(self, uid: str) -> int:
         """Return the gang's min minus its bound members, which may be negative; 0 for a pod without a gang or a min.
 
         uid: of the pod. The pod may start alone if the result is at most 1.
         """
-        member = self._of.get(uid)
+        member = self._membership_by_uid.get(uid)
         if member is None:
             return 0
-        minimum = self._least.get(member.key) or member.min_members or 0
-        return minimum - sum(self._members[member.key].values())
+        minimum = self._min_by_gang.get(member.key) or member.min_members or 0
+        return minimum - sum(self._bound_by_gang[member.key].values())
 
     def name(self, uid: str) -> str:
         """Return the gang's name for messages. Raises KeyError for a pod without a held gang. uid: of the pod."""
-        return str(self._of[uid].key)
+        return str(self._membership_by_uid[uid].key)

@@ -60,7 +60,7 @@ def _service_lines(namespace: str, pods: list[Object], services: Iterable[Object
         try:
             yield from list(_hosts_lines(service, namespace, pods))
         except (TypeError, AttributeError, KeyError):
-            continue  # it, or a pod of its namespace, makes no sense: others are found all the same
+            continue  # it, or a pod of its namespace, is malformed: other names are found all the same
 
 
 def _hosts_lines(service: Object, namespace: str, pods: Iterable[Object]) -> Iterator[str]:

@@ -49,7 +49,7 @@ class ReplayWorld:
         self.worked_gpu_s = 0.0
         self._window_s = max(each.at_s for each in submissions)
         self._events: list[_PlannedEvent] = []
-        self._coming = {each.name: each for each in submissions}
+        self._future_submissions = {each.name: each for each in submissions}
         sizes = {each.gpus for each in submissions}
         self._takes = {shape_of(gpus): np.array([gpus], dtype=np.int64) for gpus in sizes}
         self._admits = {shape_of(gpus): np.ones(len(rules.nodes), dtype=np.bool_) for gpus in sizes}
@@ -73,7 +73,7 @@ class ReplayWorld:
         while (at_s := self.next_s()) is not None and at_s <= to_s:
             _, event, name, _ = heapq.heappop(self._events)
             if event is Event.ARRIVAL:
-                submission = self._coming.pop(name)
+                submission = self._future_submissions.pop(name)
                 job_run = JobRun(submission, submission.minimum, submission.work_s, known_curve=self.rules.known_curves)
                 insort(self.waiting, job_run, key=lambda each: each.submission.turn)
             elif event is Event.END:
@@ -100,17 +100,17 @@ class ReplayWorld:
 
         Only with backfill may a gang pass an older one that does not fit.
         """
-        left: list[JobRun] = []
+        still_waiting: list[JobRun] = []
         for at, job_run in enumerate(self.waiting):
             rows = place(self.free, job_run.submission.gpus, job_run.submission.minimum)
             if rows is not None:
                 self._start(job_run, rows)
                 continue
-            left.append(job_run)
+            still_waiting.append(job_run)
             if not self.rules.backfill:
-                left += self.waiting[at + 1 :]
+                still_waiting += self.waiting[at + 1 :]
                 break
-        self.waiting = left
+        self.waiting = still_waiting
         for job_run in self.running.values():
             if any(pod.row is None for pod in job_run.pods):  # the autoscaler never lets that happen; others do
                 self._find_nodes(job_run)
@@ -170,8 +170,8 @@ class ReplayWorld:
         if not (self.rules.backfill or self.rules.all_seen):  # a strict queue: those that could start, and one more
             startable = list(startable_jobs(self.waiting, self.running.values(), self.free))
             visible = self.waiting[: len(startable) + 1]
-        lives = sorted((*self.running.values(), *visible), key=lambda job_run: job_run.submission.name)
-        jobs = [job_run.job_state() for job_run in lives]
+        visible_runs = sorted((*self.running.values(), *visible), key=lambda job_run: job_run.submission.name)
+        jobs = [job_run.job_state() for job_run in visible_runs]
         used = self.rules.gpus - sum(self.free)
         free = np.array(self.free, dtype=np.int64).reshape(-1, 1)
         room = Capacity((GPU,), free, self._takes, self._admits)

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.asyncio
 
 UNREAD = (
     "is left as it is: annotation turnout.dev/scaling-curve is '٣:1': "
-    "it must be up to 64 of workers:number, as in 1:1,2:1.9"
+    "it must be at most 64 pairs workers:number, such as 1:1,2:1.9"
 )
 
 
@@ -167,8 +167,8 @@ async def test_what_a_tenant_writes_on_a_job_is_told_on_it_and_ends_nothing(clus
 async def test_a_name_that_nobody_reads_is_told_once_on_the_job(cluster):
     await cluster.autoscaler("--act")
     await cluster.submit("a", 2, 4, notes={"turnout.dev/max-worker": "8", "turnout.dev/mine": "x"})
-    said = "turnout.dev/max-worker (is turnout.dev/max-workers meant?), turnout.dev/mine"
-    await cluster.told("a", "UnknownAnnotation", f"nobody reads {said}")
+    said = "turnout.dev/max-worker (did you mean turnout.dev/max-workers?), turnout.dev/mine"
+    await cluster.told("a", "UnknownAnnotation", f"unknown annotations {said}")
     await cluster.until(a=4)
     assert sum("annotation_unknown" in line for line in cluster.said) == 1
 

@@ -16,6 +16,8 @@ SCHEMA = {
             "required": ["size"],
             "properties": {
                 "size": {"type": "integer", "minimum": 1, "maximum": 9},
+                "count": {"type": "integer"},
+                "least": {"type": "integer", "format": "int32"},
                 "mode": {"type": "string", "enum": ["fast", "slow"], "default": "slow"},
                 "name": {"type": "string", "pattern": "^[a-z]+$", "maxLength": 5},
                 "share": {"x-kubernetes-int-or-string": True},
@@ -97,6 +99,42 @@ async def test_objects_of_a_crd(both, thing):
     async def story(side):
         group = await applied(side)
         await side.ask("POST", side.path("things", group=f"{group}/v1"), made(group, **thing))
+
+    await both.agree(story)
+
+
+FAULTS_OF_A_SPEC = [
+    {"size": 10},
+    {"size": 0},
+    {"size": 3, "count": "3"},
+    {"size": 3, "count": 2.5},
+    {"size": 3, "count": True},
+    {"size": 3, "count": None},
+    {"size": 3, "least": 2.5},
+    {"size": 3, "least": {}},
+    {"size": 3, "mode": "medium"},
+    {"size": 3, "name": "toolong"},
+    {"size": 3, "name": "A1"},
+    {"size": 3, "name": "a\n"},
+    {"size": 3, "name": ["a"]},
+    {"size": 3, "share": True},
+    {"size": 3, "share": {"a": 1}},
+    {"size": 3, "labels": {"a": 5}},
+    {"size": 3, "steps": [{}, {}, {}]},
+    {"size": 3, "steps": [{"n": "x"}]},
+    {"size": 3, "steps": "none"},
+    {"size": 3, "free": 1.5},
+]
+
+
+async def test_the_faults_of_an_object_are_told_in_the_same_words(both):
+    async def story(side):
+        group = await applied(side)
+        for spec in FAULTS_OF_A_SPEC:
+            thing = made(group, spec=spec, metadata={"generateName": "a-"})
+            code, answer = await side.peek("POST", side.path("things", group=f"{group}/v1"), thing)
+            faults = answer.get("message", "").partition(" is invalid: ")[2]
+            side.told.append((str(spec), "", code, faults))
 
     await both.agree(story)
 

@@ -79,7 +79,7 @@ def test_bounds_and_size(kind, raw, bounds, replicas):
             volcano(task={"policies": [{"event": "PodEvicted", "action": "RestartTask"}]}),
             "the task does RestartTask",
         ),
-        ("VolcanoJob", volcano(plugins={"svc": [], "pytorch": []}), "plugin pytorch tells each pod the size"),
+        ("VolcanoJob", volcano(plugins={"svc": [], "pytorch": []}), "plugin pytorch writes the number of pods"),
         ("VolcanoJob", volcano(minSuccess=3), "minSuccess is more than its min of 2 pods"),
         ("VolcanoJob", volcano(task={"partitionPolicy": {"totalPartitions": 2}}), "partitionPolicy"),
         ("PyTorchJob", pytorch(elasticPolicy={"minReplicas": 2, "maxReplicas": 8, "metrics": [{}]}), "its own HPA"),

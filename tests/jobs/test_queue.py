@@ -339,4 +339,4 @@ def test_elastic_quotas_of_scheduler_plugins_lend_the_rest_of_their_mins(used, l
 
 def test_two_queues_of_one_name_are_both_at_fault():
     found = shares([volcano_queue("a", 4), kueue.read(raw("a"))], demand())
-    assert found["a"].faults == ("two queues are called a",)
+    assert found["a"].faults == ("two queues have the name a: that of dialect kueue counts",)

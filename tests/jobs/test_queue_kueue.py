@@ -159,8 +159,8 @@ def test_a_queue_that_preempts_within_itself_is_a_hazard():
     queues = [cluster_queue("a", 8, preemption={"withinClusterQueue": "LowerPriority"}), cluster_queue("b", 8)]
     found = kueue.shares(queues, demand())
     assert found["a"].eviction_risk == (
-        "Kueue may evict a job whole for another of its ClusterQueue: preemption.withinClusterQueue of a is "
-        "LowerPriority, not Never"
+        "Kueue may evict a whole job to make room for another job of its ClusterQueue: "
+        "preemption.withinClusterQueue of a is LowerPriority, not Never"
     )
     assert found["b"].eviction_risk == ""
 

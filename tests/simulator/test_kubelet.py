@@ -56,13 +56,13 @@ PULLING = {"phase": "Pending", "startTime": STAMP, "containerStatuses": [{"name"
         pytest.param(noted(pod(RUNNING), **{RUNS_FOR: "soon"}), None, id="what is no number is not heeded"),
         pytest.param(pod(ENDED), NextState(1.0, PodState.RUNNING), id="an ended one is restarted"),
         pytest.param(pod({"phase": "Failed"}), None, id="a failed one stays"),
-        pytest.param(pod(RUNNING, grace=30), NextState(0.5, PodState.GONE), id="a deleted one stops soon"),
+        pytest.param(pod(RUNNING, grace=30), NextState(0.5, PodState.DELETED), id="a deleted one stops soon"),
         pytest.param(
             noted(pod(RUNNING, grace=30), **{IGNORES_TERM: "true"}),
-            NextState(30.0, PodState.GONE),
+            NextState(30.0, PodState.DELETED),
             id="or takes all its grace",
         ),
-        pytest.param(pod(RUNNING, grace=0), NextState(0.0, PodState.GONE), id="without grace it goes at once"),
+        pytest.param(pod(RUNNING, grace=0), NextState(0.0, PodState.DELETED), id="without grace it goes at once"),
     ],
 )
 def test_what_comes_next(made, next_):

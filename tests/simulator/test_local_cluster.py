@@ -10,7 +10,7 @@ from aiohttp import test_utils, web
 from turnout.kube import labels
 from turnout.simulator.cluster.runtime.clients import ApiError, ExtenderClient, HttpClient
 from turnout.simulator.cluster.runtime.scheduler_loop import Scheduler, SchedulerSettings
-from turnout.simulator.cluster.scheduler import ExtenderReply, ExtenderSettings
+from turnout.simulator.cluster.scheduler import ExtenderReply, ExtenderSettings, WaitReason
 from turnout.simulator.local_cluster import background, local_cluster
 
 PODS = "/api/v1/namespaces/default/pods"
@@ -85,6 +85,19 @@ async def test_pods_are_bound_through_the_api_and_spread(api_server):
             await api_server.ask("POST", PODS, raw_pod(name))
             await tried()
     assert sorted((await nodes_of(api_server)).values()) == ["a", "b"]
+
+
+@pytest.mark.asyncio
+async def test_a_binding_that_fails_is_reported_as_no_node_and_tried_again(api_server):
+    await api_server.ask("POST", "/api/v1/nodes", raw_node("a"))
+    await api_server.ask("POST", PODS, raw_pod("p"))
+    fault = {"verb": "create", "resource": "pods", "code": 503}
+    assert (await api_server.ask("POST", "/turnout/faults", fault))[0] == 201
+    async with scheduling(api_server) as tried:
+        _, failed = await tried()
+        _, bound = await tried()
+    assert failed.why is WaitReason.SCHEDULER_ERROR
+    assert bound.node == (await nodes_of(api_server))["p"] == "a"
 
 
 @pytest.mark.asyncio

@@ -170,7 +170,7 @@ def ring(switches):
         pytest.param("fabric:\n  ? [a]\n  : h", [(2, "a name was expected")], id="a list for a name"),
         pytest.param("just words", [(1, "starts with `fabric:`")], id="a text that is no mapping"),
         pytest.param("fabrics: {}", [(1, "unknown key 'fabrics'")], id="a key misspelt"),
-        pytest.param("fabric: {}\nswitches: {}", [(2, "one of the two")], id="both forms in one text"),
+        pytest.param("fabric: {}\nswitches: {}", [(2, "only one of them")], id="both forms in one text"),
         pytest.param(
             "fabric:\n  s:\n    l1: a\n    l1: b",
             [(4, "'l1' occurs twice here, first on line 3")],
@@ -181,8 +181,11 @@ def ring(switches):
             [(4, "host gpu4 is named 2 times, on lines 3, 4")],
             id="a host twice, through ranges",
         ),
-        pytest.param("fabric:\n  l: gpu[4-1]", [(2, "runs backwards")], id="a range backwards"),
-        pytest.param("fabric:\n  l: gpu[1-", [(2, "bracket without its partner")], id="a range left open"),
+        pytest.param(
+            "fabric:\n  l: gpu[4-1]", [(2, "the first number is larger than the last")], id="a range backwards"
+        ),
+        pytest.param('switches:\n  l: {"": a}', [(2, "key of 0 characters")], id="a key of a switch without a name"),
+        pytest.param("fabric:\n  l: gpu[1-", [(2, "no opening or no closing bracket")], id="a range left open"),
         pytest.param("fabric:\n  l: gpu[a-c]", [(2, "is no range")], id="a range of letters"),
         pytest.param(
             "fabric:\n  l: n[0-99999]\n  m: x[0-99999] y[1-2]\n  o: z[1-2]",

@@ -7,6 +7,8 @@ catalogue.py refuses a CRD that has some.
 from __future__ import annotations
 
 import copy
+import functools
+import json
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -27,6 +29,8 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "integer": (int,),
     "number": (int, float),
 }
+# An escaped character, a class of characters, or the end of the text.
+_PATTERN_PART = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\$", re.DOTALL)
 _ROOT_FIELDS = ("apiVersion", "kind", "metadata")  # that every object has, also without a schema
 
 
@@ -56,51 +60,65 @@ def prune(schema: Schema, value: Any, root: bool = True) -> Any:
 
 
 def fill_defaults(schema: Schema, value: Any) -> Any:
-    """Return a copy of the value with the schema's defaults for absent fields, and for null fields that may not be
-    null.
+    """Return a copy of the value with the schema's defaults for absent fields, and for null where null is not allowed.
 
-    Defaults are filled in at every depth. Values that are no lists or objects are returned as they are.
+    A null that is not allowed and has no default is removed from an object, and stays in a list. This holds at every
+    depth. Values that are no lists or objects are returned as they are. Source: pkg/apiserver/schema/defaulting of
+    apiextensions-apiserver
     """
     if isinstance(value, list):
-        return [fill_defaults(schema.get("items") or {}, each) for each in value]
+        items = schema.get("items") or {}
+        return [fill_defaults(items, _default(items) if _is_null_by_mistake(items, each) else each) for each in value]
     if not isinstance(value, dict):
         return value
-    filled, properties = dict(value), schema.get("properties") or {}
-    for key, part in properties.items():
-        if filled.get(key) is None and "default" in part and not (key in filled and part.get("nullable")):
-            filled[key] = copy.deepcopy(part["default"])
-    extra_schema = schema.get("additionalProperties")
-    for key, each in filled.items():
-        if key in properties:
-            filled[key] = fill_defaults(properties[key], each)
-        elif isinstance(extra_schema, Mapping):
-            filled[key] = fill_defaults(extra_schema, each)
+    properties, extra_schema = schema.get("properties") or {}, schema.get("additionalProperties")
+    absent = {key: None for key, part in properties.items() if key not in value and part.get("default") is not None}
+    filled: dict[str, Any] = {}
+    for key, each in (value | absent).items():
+        part = properties.get(key, extra_schema if isinstance(extra_schema, Mapping) else None)
+        if part is None:
+            filled[key] = each
+        elif key in absent or _is_null_by_mistake(part, each):
+            if (default := _default(part)) is not None:
+                filled[key] = fill_defaults(part, default)
+        else:
+            filled[key] = fill_defaults(part, each)
     return filled
+
+
+def _is_null_by_mistake(schema: Schema, value: Any) -> bool:
+    """Return True if a value is null, and the schema does not allow null."""
+    return value is None and not schema.get("nullable")
+
+
+def _default(schema: Schema) -> Any:
+    """Return a copy of the default of a schema; None without one."""
+    return copy.deepcopy(schema.get("default"))
 
 
 def validation_errors(schema: Schema, value: Any, path: str = "") -> Iterator[str]:
     """Yield a sentence for each fault of a value, such as `spec.replicas: Invalid value: ...`; nothing if it is valid.
 
-    path: of the value in its object, "" for the whole object. The API server's words are used.
+    path: of the value in its object, "" for the whole object. The texts are those of the API server, but their order
+    may differ, and it also reports faults of the paths of the scale subresource. Source: kube-openapi
+    pkg/validation/errors, apiextensions-apiserver pkg/apiserver/validation
     """
-    shown_path = path or "object"
     if value is None:
-        if not schema.get("nullable") and schema.get("type"):
-            yield f"{shown_path}: Invalid value: null: must be of type {schema['type']}"
+        if not schema.get("nullable") and (schema.get("type") or schema.get(_INT_OR_STRING)):
+            yield _type_error(schema, value, path)
         return
     if not _is_of_type(schema, value):
-        type_text = "integer or string" if schema.get(_INT_OR_STRING) else schema.get("type")
-        yield f"{shown_path}: Invalid value: {value!r}: must be of type {type_text}"
+        yield _type_error(schema, value, path)
         return
     if "enum" in schema and value not in schema["enum"]:
-        allowed = ", ".join(f'"{each}"' for each in schema["enum"])
-        yield f"{shown_path}: Unsupported value: {value!r}: supported values: {allowed}"
+        allowed = ", ".join(json.dumps(each if isinstance(each, str) else _shown(each)) for each in schema["enum"])
+        yield f"{path}: Unsupported value: {_shown(value)}: supported values: {allowed}"
     if isinstance(value, str):
-        yield from _text_errors(schema, value, shown_path)
+        yield from _text_errors(schema, value, path)
     elif isinstance(value, int | float) and not isinstance(value, bool):
-        yield from _number_errors(schema, value, shown_path)
+        yield from _number_errors(schema, value, path)
     elif isinstance(value, list):
-        yield from _list_errors(schema, value, shown_path, path)
+        yield from _list_errors(schema, value, path)
     elif isinstance(value, dict):
         yield from _object_errors(schema, value, path)
 
@@ -120,36 +138,72 @@ def _is_of_type(schema: Schema, value: Any) -> bool:
     return isinstance(value, python_types) and not (isinstance(value, bool) and bool not in python_types)
 
 
-def _text_errors(schema: Schema, value: str, where: str) -> Iterator[str]:
-    """Yield a sentence for each rule of the schema on length or pattern that a text breaks. where: path of the
-    field.
-    """
-    if len(value) > schema.get("maxLength", len(value)):
-        yield f"{where}: Too long: may not be more than {schema['maxLength']} bytes"
+def _type_error(schema: Schema, value: Any, path: str) -> str:
+    """Return the sentence about a value of a wrong type. It names the type of the value, not the value."""
+    allowed = "integer,string" if schema.get(_INT_OR_STRING) else schema["type"]
+    found = _type_of(value)
+    return f'{path}: Invalid value: "{found}": {path} in body must be of type {allowed}: "{found}"'
+
+
+def _type_of(value: Any) -> str:
+    """Return the type of decoded JSON by its name in a schema; "null" for None."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "boolean"
+    return next(name for name, python_types in _TYPES.items() if isinstance(value, python_types))
+
+
+def _shown(value: Any) -> str:
+    """Return a value as JSON. A whole float is shown without a fraction, as Go shows it."""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), sort_keys=True)
+
+
+def _text_errors(schema: Schema, value: str, path: str) -> Iterator[str]:
+    """Yield a sentence for each rule of the schema on length or pattern that a text breaks. path: of the field."""
+    limit = schema.get("maxLength", len(value))
+    if len(value) > limit:
+        yield f"{path}: Too long: may not be more than {limit} byte{'' if limit == 1 else 's'}"
+    start = f"{path}: Invalid value: {_shown(value)}: {path} in body"
     if len(value) < schema.get("minLength", 0):
-        yield f"{where}: Invalid value: {value!r}: should be at least {schema['minLength']} chars long"
-    if "pattern" in schema and not re.search(schema["pattern"], value):
-        yield f"{where}: Invalid value: {value!r}: should match '{schema['pattern']}'"
+        yield f"{start} should be at least {schema['minLength']} chars long"
+    if "pattern" in schema and not _python_pattern(schema["pattern"]).search(value):
+        yield f"{start} should match '{schema['pattern']}'"
 
 
-def _number_errors(schema: Schema, value: float, where: str) -> Iterator[str]:
-    """Yield a sentence for each bound of the schema that a number breaks. where: path of the field."""
+@functools.lru_cache(maxsize=256)
+def _python_pattern(pattern: str) -> re.Pattern[str]:
+    """Return the pattern of a schema as Python's re writes it: `$` matches only at the end, also before no newline.
+
+    As in Go, \\d, \\w and \\s match ASCII only. A pattern that begins with flags, such as (?m), keeps its `$`.
+    """
+    if not pattern.startswith("(?"):
+        pattern = _PATTERN_PART.sub(lambda part: r"\Z" if part[0] in ("$", r"\z") else part[0], pattern)
+    return re.compile(pattern, re.ASCII)
+
+
+def _number_errors(schema: Schema, value: float, path: str) -> Iterator[str]:
+    """Yield a sentence for each bound of the schema that a number breaks. path: of the field."""
     low, high = schema.get("minimum"), schema.get("maximum")
+    start = f"{path}: Invalid value: {_shown(value)}: {path} in body should be"
     if low is not None and (value < low or (schema.get("exclusiveMinimum") and value == low)):
-        yield f"{where}: Invalid value: {value}: should be greater than or equal to {low}"
+        yield f"{start} greater than {'' if schema.get('exclusiveMinimum') else 'or equal to '}{_shown(low)}"
     if high is not None and (value > high or (schema.get("exclusiveMaximum") and value == high)):
-        yield f"{where}: Invalid value: {value}: should be less than or equal to {high}"
+        yield f"{start} less than {'' if schema.get('exclusiveMaximum') else 'or equal to '}{_shown(high)}"
 
 
-def _list_errors(schema: Schema, value: list[Any], where: str, path: str) -> Iterator[str]:
+def _list_errors(schema: Schema, value: list[Any], path: str) -> Iterator[str]:
     """Yield the errors of a list and of its items, and duplicates of its x-kubernetes-list-map-keys.
 
-    where: path of the field, "object" for a whole object. path: the same, but "" for a whole object.
+    path: of the field.
     """
-    if len(value) > schema.get("maxItems", len(value)):
-        yield f"{where}: Too many: {len(value)}: must have at most {schema['maxItems']} items"
-    if len(value) < schema.get("minItems", 0):
-        yield f"{where}: Invalid value: {len(value)}: should have at least {schema['minItems']} items"
+    size, limit = len(value), schema.get("maxItems", len(value))
+    if size > limit:
+        yield f"{path}: Too many: {size}: must have at most {limit} item{'' if limit == 1 else 's'}"
+    if size < schema.get("minItems", 0):
+        yield f"{path}: Invalid value: {size}: {path} in body should have at least {schema['minItems']} items"
     for number, each in enumerate(value):
         yield from validation_errors(schema.get("items") or {}, each, f"{path}[{number}]")
     keys = schema.get("x-kubernetes-list-map-keys")
@@ -157,7 +211,7 @@ def _list_errors(schema: Schema, value: list[Any], where: str, path: str) -> Ite
         item_keys = [tuple(each.get(key) for key in keys) for each in value if isinstance(each, dict)]
         for number, each in enumerate(item_keys):
             if each in item_keys[:number]:
-                yield f"{path}[{number}]: Duplicate value: {dict(zip(keys, each, strict=True))}"
+                yield f"{path}[{number}]: Duplicate value: {_shown(dict(zip(keys, each, strict=True)))}"
 
 
 def _object_errors(schema: Schema, value: dict[str, Any], path: str) -> Iterator[str]:

@@ -35,7 +35,8 @@ def application(
 ) -> web.Application:
     """Return the aiohttp application that serves a store.
 
-    token: which every caller has to send. pod_logs: the output of pods; None for none. watches: serves the watches.
+    token: callers send it as a Bearer token, or as the first part of the path (only_with). Requests of web pages are
+    refused, also with the token. pod_logs: the output of pods; None for none. watches: serves the watches.
     faults: the faults to inject.
     """
     app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[refusals_as_status, only_with(token)])
@@ -354,7 +355,10 @@ def only_with(token: str) -> Middleware:
         """
         host = request.host.rpartition(":")[0] if ":" in request.host else request.host
         if "Origin" in request.headers or host not in _NAMES:
-            raise ApiRefusal("Forbidden", "this API is not for web pages: they have no business here")
+            raise ApiRefusal(
+                "Forbidden",
+                "requests of web pages are refused: they have an Origin header, or a host other than localhost",
+            )
         shown = request.rel_url.raw_path[: len(before) + 1]
         if _equal(shown, f"{before}/"):
             rest = request.rel_url.with_path(request.rel_url.raw_path[len(before) :], encoded=True, keep_query=True)
@@ -362,7 +366,7 @@ def only_with(token: str) -> Middleware:
         header = request.headers.get(hdrs.AUTHORIZATION, "")
         if header.startswith(_BEARER) and _equal(header.removeprefix(_BEARER).strip(), token):
             return await handler(request)
-        raise ApiRefusal("Unauthorized", "this API wants the token that is in its kubeconfig")
+        raise ApiRefusal("Unauthorized", "send the token of the kubeconfig")
 
     return check
 

@@ -36,7 +36,8 @@ class WatchServer:
 
         selection: chooses the objects. show: encodes an object. The query may ask for bookmarks, initial events, a
         version and a time. If it asks for initial events, or has no version or version 0, every existing object is sent
-        as ADDED first. Raises ApiRefusal: 410 if its version is too old to continue from, 500 for a version that is no
+        as ADDED first. A version from the future, too large for this server, is not refused: the watch begins with
+        the next change. Raises ApiRefusal: 410 if the version is too old to continue from, 500 for a version that is no
         number.
         """
         query = request.query

@@ -13,7 +13,7 @@ from turnout.simulator.api.kinds.schema import fill_defaults, prune, validation_
 from turnout.simulator.api.model import ApiRefusal, Object, ResourceKind, conflict, invalid, value_at
 
 _FIRST = ("kind", "apiVersion")  # at the head of the JSON, from which a list takes them off
-_LEFT_OUT = ("labels", "annotations", "finalizers", "ownerReferences", "managedFields")
+_OMITTED_IF_EMPTY = ("labels", "annotations", "finalizers", "ownerReferences", "managedFields")
 _SYSTEM = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
 _STALE = "the object has been modified; please apply your changes to the latest version and try again"
 
@@ -47,7 +47,7 @@ def with_status(kind: ResourceKind, old: Object, new: Object) -> Object:
 
 def without_empty_fields(meta: dict[str, Any]) -> dict[str, Any]:
     """Return the metadata without empty lists and maps."""
-    return {key: value for key, value in meta.items() if key not in _LEFT_OUT or value}
+    return {key: value for key, value in meta.items() if key not in _OMITTED_IF_EMPTY or value}
 
 
 def validated(kind: ResourceKind, obj: Object) -> Object:
@@ -136,27 +136,31 @@ def check_budgets(pod: Object, pods: Sequence[Object], budgets: Sequence[Object]
     """Check an eviction against the PodDisruptionBudgets. pods: all pods of the namespace.
 
     budgets: all of the namespace. Nothing is checked for a pod that is pending, has ended or is being deleted. Raises
-    ApiRefusal: 429 if a budget forbids the eviction of a ready pod, 500 if two budgets select the pod. A pod that is
-    not ready may leave whatever its budget states.
+    ApiRefusal: 429 if a budget forbids the eviction, 500 if two budgets select the pod.
     """
     if value_at(pod, "status", "phase") in (*_ENDED, "Pending") or pod["metadata"].get("deletionTimestamp"):
         return
     mine = [budget for budget in budgets if selects(value_at(budget, "spec", "selector"), pod)]
     if len(mine) > 1:
         raise ApiRefusal("InternalError", "This pod has more than one PodDisruptionBudget, which is not supported")
-    if ready(pod) and any(not _allows_eviction(budget, pods) for budget in mine):
+    if any(not _allows_eviction(budget, pod, pods) for budget in mine):
         raise ApiRefusal("TooManyRequests", "Cannot evict pod as it would violate the pod's disruption budget.")
 
 
-def _allows_eviction(budget: Object, pods: Sequence[Object]) -> bool:
-    """Return True if more pods of a budget are healthy than it requires. pods: all pods of its namespace.
+def _allows_eviction(budget: Object, pod: Object, pods: Sequence[Object]) -> bool:
+    """Return True if a budget allows the eviction of its pod: more pods are healthy than it requires.
 
-    Pods that have ended do not count. A healthy pod is ready and is not being deleted.
+    For a pod that is not ready as many healthy pods as required suffice, if at least one is required; with
+    unhealthyPodEvictionPolicy AlwaysAllow it may always leave. pods: all pods of the namespace; those that have ended
+    do not count. A healthy pod is ready and is not being deleted. Source: EvictionREST.Create of Kubernetes
     """
-    counted = [pod for pod in pods if selects(value_at(budget, "spec", "selector"), pod)]
-    counted = [pod for pod in counted if value_at(pod, "status", "phase") not in _ENDED]
-    healthy = sum(ready(pod) and not pod["metadata"].get("deletionTimestamp") for pod in counted)
-    return healthy > _desired_healthy(budget, len(counted))
+    if not ready(pod) and value_at(budget, "spec", "unhealthyPodEvictionPolicy") == "AlwaysAllow":
+        return True
+    counted = [each for each in pods if selects(value_at(budget, "spec", "selector"), each)]
+    counted = [each for each in counted if value_at(each, "status", "phase") not in _ENDED]
+    healthy = sum(ready(each) and not each["metadata"].get("deletionTimestamp") for each in counted)
+    desired = _desired_healthy(budget, len(counted))
+    return healthy > desired or (not ready(pod) and healthy == desired > 0)
 
 
 def with_disruption_condition(pod: Object, now: str) -> Object:

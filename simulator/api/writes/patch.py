@@ -266,8 +266,8 @@ def _selector(value: Any) -> str:
 
 
 Path = tuple[str, ...]
-_NOBODYS = {"name", "namespace", "uid", "resourceVersion", "generation", "creationTimestamp", "managedFields"}
-_NOBODYS |= {"deletionTimestamp", "deletionGracePeriodSeconds", "selfLink"}
+_UNOWNED_METADATA = {"name", "namespace", "uid", "resourceVersion", "generation", "creationTimestamp", "managedFields"}
+_UNOWNED_METADATA |= {"deletionTimestamp", "deletionGracePeriodSeconds", "selfLink"}
 
 
 def manager_of(field_manager: str, user_agent: str) -> str:
@@ -317,7 +317,7 @@ def _changes(old: Any, new: Any, path: Path = ()) -> Iterator[Path]:
     apiVersion and the metadata that no writer owns are left out.
     """
     for key, value in new.items():
-        if (not path and key in ("apiVersion", "kind")) or (path == ("metadata",) and key in _NOBODYS):
+        if (not path and key in ("apiVersion", "kind")) or (path == ("metadata",) and key in _UNOWNED_METADATA):
             continue
         was = old.get(key)
         if isinstance(value, dict) and value:

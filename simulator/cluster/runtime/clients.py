@@ -244,7 +244,9 @@ class _HostPriority(msgspec.Struct, rename="pascal"):
 def read_reply(verb: ExtenderVerb, raw: bytes) -> ExtenderReply:
     """Return the extender's answer to a call of this verb. Raises ValueError if it is not JSON of extender/v1.
 
-    raw: the body of the reply.
+    raw: the body of the reply. Of a filter's reply only NodeNames name feasible nodes, with this spelling: a reply
+    without them refuses every node. Its Error becomes `failed`. For kube-scheduler the case of keys does not matter,
+    and a null for a prioritize is an empty list; here it is a ValueError.
     """
     if verb is ExtenderVerb.PRIORITIZE:
         return ExtenderReply(points={p.host: p.score for p in msgspec.json.decode(raw, type=list[_HostPriority])})

@@ -161,7 +161,7 @@ class Controllers:
             return
         try:
             outcome = self._reconcilers[resource](obj, time.time())
-        except Exception as error:  # somebody's job that makes no sense must not stop the jobs of others
+        except Exception as error:  # a malformed job must not stop the jobs of others
             log.warning(
                 "job_stuck", extra={"kind": resource, "job": obj["metadata"]["name"], "why": error_message(error)}
             )

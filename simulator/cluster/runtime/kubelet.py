@@ -89,7 +89,7 @@ class Kubelet:
                         async with asyncio.timeout(pause_s):
                             await self._news.wait()
                     except TimeoutError:
-                        pass  # somebody's time has come
+                        pass  # a pod's next change is due
                     continue
                 _, _, uid, to = heapq.heappop(self._due)
                 pod, due = self._pods.get(uid), False
@@ -132,7 +132,7 @@ class Kubelet:
         state = state_of(pod)
         before = self._since.get(uid)
         corrected = uid in self._unpulled and not missing_image(pod, self._images)
-        if before is not None and before[0] is state and state is not PodState.LEAVING and not corrected:
+        if before is not None and before[0] is state and state is not PodState.TERMINATING and not corrected:
             return  # its time runs already; only a grace may be cut short
         since_s = before[1] if before is not None and before[0] is state else _now_s()
         self._since[uid] = (state, since_s)
@@ -152,7 +152,7 @@ class Kubelet:
         return None if next_ is not None and next_.to is PodState.RUNNING else next_
 
     async def _enter_state(self, pod: Object, to: PodState) -> None:
-        """Write the next state of a pod to the API, or delete the pod for GONE. Never raises.
+        """Write the next state of a pod to the API, or delete the pod for DELETED. Never raises.
 
         A conflict, or a pod that does not exist any more, is ignored: its next event decides. Another failure of the
         API server is logged, and tried again after a second. Any other exception is logged, and the pod stays as it is.
@@ -161,7 +161,7 @@ class Kubelet:
         meta = pod["metadata"]
         path = f"/api/v1/namespaces/{meta['namespace']}/pods/{meta['name']}"
         try:
-            if to is PodState.GONE:
+            if to is PodState.DELETED:
                 only_this = {"gracePeriodSeconds": 0, "preconditions": {"uid": meta["uid"]}}
                 await self._api.call("DELETE", path, only_this)
             else:
@@ -174,7 +174,7 @@ class Kubelet:
         except (aiohttp.ClientError, TimeoutError) as error:
             log.warning("pod_stuck", extra={"pod": f"{meta['namespace']}/{meta['name']}", "why": str(error)})
             self._plan(_now_s() + 1.0, meta["uid"], to)
-        except Exception as error:  # a pod that makes no sense stays as it is
+        except Exception as error:  # a malformed pod keeps its state
             log.warning("pod_stuck", extra={"pod": f"{meta['namespace']}/{meta['name']}", "why": error_message(error)})
         finally:
             self._room.release()

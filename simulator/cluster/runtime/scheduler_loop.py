@@ -75,7 +75,8 @@ class Scheduler:
     ) -> None:
         """Make a scheduler that does not run yet.
 
-        extender: None for no extender. on_outcome: called with (namespace, name, outcome) of the pod after every cycle.
+        extender: None for no extender. on_outcome: called with (namespace, name, outcome) of the pod after every cycle;
+        Chosen means that the pod is bound.
         """
         self._api, self._settings, self._extender = api, settings, extender
         self._on_outcome = on_outcome or (lambda namespace, name, outcome: None)
@@ -210,7 +211,7 @@ class Scheduler:
                 async with asyncio.timeout(self.waiting.next_try_in_s(clock.time())):
                     await self._changed.wait()
             except TimeoutError:
-                continue  # somebody's pause is over
+                continue  # the pause of a pod is over
 
     async def _schedule_pod(self, pod_info: PodInfo, tasks: asyncio.TaskGroup) -> None:
         """Schedule a pod, together with its gang if the gang lacks more than this pod to its min; else record why they
@@ -268,12 +269,13 @@ class Scheduler:
         return [each for each in chosen if each[0].uid in self._name_by_uid], refusal
 
     async def _bind(self, pod_info: PodInfo, namespace: str, name: str, chosen: Chosen) -> None:
-        """Bind a pod to the chosen node, and report the outcome, also if the binding fails.
+        """Bind a pod to the chosen node, and report the outcome: `chosen`, or Unscheduled if the binding fails.
 
-        If that fails, the room of the pod is released, and the pod waits again. namespace, name: of the pod.
+        After a failure the room of the pod is released, and the pod waits again. namespace, name: of the pod.
         """
         target = {"apiVersion": "v1", "kind": "Node", "name": chosen.node}
         binding = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": name}, "target": target}
+        outcome: Outcome = chosen
         try:
             async with self._bind_slots:
                 await self._api.call("POST", f"/api/v1/namespaces/{namespace}/pods/{name}/binding", binding)
@@ -285,7 +287,9 @@ class Scheduler:
             if pod_info.uid in self._raw:
                 self.waiting.put(pod_info)
                 self.waiting.note_failed_try(pod_info.uid, asyncio.get_running_loop().time(), until_change=False)
-        self._on_outcome(namespace, name, chosen)
+                self._changed.set()  # or the loop could wait for ever, if no other pod waits
+            outcome = Unscheduled(WaitReason.SCHEDULER_ERROR, f"the binding failed: {error}")
+        self._on_outcome(namespace, name, outcome)
 
     def _refuse_all(self, uids: Sequence[str], outcome: Unscheduled) -> None:
         """Record that pods cannot be placed now, and report the reason.
@@ -328,7 +332,7 @@ class WaitReasonWriter:
 
     def __init__(self, api: ApiClient) -> None:
         self._api = api
-        self._last_written: dict[str, str] = {}  # uid -> what was said last
+        self._last_written: dict[str, str] = {}  # uid -> message written last
         self._due: dict[str, tuple[str, str, Unscheduled]] = {}
         self._news = asyncio.Event()
 

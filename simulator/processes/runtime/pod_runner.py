@@ -122,7 +122,10 @@ class Runner:
         self._tasks[uid] = asyncio.create_task(self._run_pod(running_pod, uid))
 
     async def _run_pod(self, running_pod: RunningPod, uid: str) -> None:
-        """Run one pod to its end, then forget it. An exception is logged and ends only this pod. uid: of the pod."""
+        """Run one pod to its end, then remove its folders and forget it.
+
+        An exception is logged and ends only this pod. uid: of the pod.
+        """
         try:
             await asyncio.to_thread(running_pod.folder.make)
             await asyncio.to_thread(self._write, running_pod)
@@ -131,6 +134,7 @@ class Runner:
             # One pod that breaks us must not take the others along; what it ran has been killed.
             log.exception("pod_lost", extra={"pod": uid})
         finally:
+            await asyncio.to_thread(running_pod.folder.remove)
             self._running_pods.pop(uid, None)
             self._addresses.pop(uid, None)
             self._tasks.pop(uid, None)

@@ -6,10 +6,11 @@ import asyncio
 import contextlib
 import json
 import logging
+import os
 import signal
 import sys
 import time
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -83,14 +84,12 @@ class RunningPod:
         self._changed.set()
 
     async def run(self) -> None:
-        """Run the pod's containers until the pod is deleted; then kill what still runs, and remove its folders.
+        """Run the pod's containers until the pod is deleted; then kill those that still run. Cancelled, kill them too.
 
         A pod that is being deleted is deleted at the API server once all its containers have ended. A failed start or
-        write is tried again and not raised. Raises OSError if the folders cannot be created. Cancelled, it also kills
-        and removes everything.
+        write is tried again and not raised. The caller creates the pod's folders before, and removes them afterwards.
         """
         try:
-            await asyncio.to_thread(self.folder.make)
             while not (self._deleted and lifecycles.has_no_process(self.lifecycle)):
                 self._changed.clear()
                 await self._do_what_is_due(time.time())
@@ -102,7 +101,6 @@ class RunningPod:
             for task in self._probe_tasks:
                 task.cancel()
             await asyncio.gather(*self._wait_tasks, *self._probe_tasks, return_exceptions=True)
-            await asyncio.to_thread(self.folder.remove)
 
     def log_of(self, container: str, previous: bool) -> Path | None:
         """Return the file with the output of a container's last run; None if there is none.
@@ -359,11 +357,11 @@ def _termination_message(folder: PodFolders, container: Object, run: int, code: 
     spec. run: the number of the run that ended. code: its exit code.
     """
     name = container["name"]
-    words = folder.termination_message(name)
+    message = folder.termination_message(name)
     policy = container.get("terminationMessagePolicy")
-    if not words and code and policy == "FallbackToLogsOnError" and (file := _log_file(folder, name, run)):
+    if not message and code and policy == "FallbackToLogsOnError" and (file := _log_file(folder, name, run)):
         return file.read_bytes()[-_TAIL_BYTES:].decode(errors="replace")
-    return words
+    return message
 
 
 def _start_task(work: Coroutine[Any, Any, None], among: set[asyncio.Task[None]]) -> None:
@@ -382,7 +380,7 @@ async def _probe_succeeds(session: aiohttp.ClientSession, url: str) -> bool:
         return False
 
 
-_LAST_WORD_S = 2.0  # for a first process that does not answer: it is killed, and its namespace with it
+_KILL_TIMEOUT_S = 2.0  # after it a first process that does not react is killed
 
 
 @dataclass(frozen=True, slots=True)
@@ -426,12 +424,34 @@ class Child:
         """Kill everything in the container, and wait for its end."""
         self.send_signal(KILL)
         try:
-            async with asyncio.timeout(_LAST_WORD_S):
+            async with asyncio.timeout(_KILL_TIMEOUT_S):
                 await self._process.wait()
         except TimeoutError:
+            _kill_descendants(self._process.pid)  # without namespaces they would outlive the first process
             with contextlib.suppress(ProcessLookupError):
                 self._process.kill()
             await self._process.wait()
+
+
+def _kill_descendants(pid: int) -> None:
+    """Send SIGKILL to all processes below a process, also to those that they start meanwhile. pid: of the process."""
+    killed: set[int] = set()
+    while left := set(_descendants(pid)) - killed:
+        for each in left:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(each, signal.SIGKILL)
+        killed |= left
+
+
+def _descendants(pid: int) -> Iterator[int]:
+    """Yield the process ids of all processes below a process; nothing if it has ended."""
+    try:
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    except OSError:
+        return
+    for child in map(int, children):
+        yield child
+        yield from _descendants(child)
 
 
 async def start_container(order: ContainerOrder, log: Path) -> Child:

@@ -92,7 +92,7 @@ def test_a_change_is_for_one_version_of_one_object(kind):
 
 @pytest.mark.parametrize("kind", [name for name in SAMPLES if name not in RESIZED])
 def test_a_kind_that_is_never_resized_says_so_when_asked_all_the_same(kind):
-    with pytest.raises(BadJob, match="not to be given 3 workers"):
+    with pytest.raises(BadJob, match="cannot be resized to 3 workers"):
         KINDS[kind].change(SAMPLES[kind], 3)
 
 

@@ -22,7 +22,7 @@ def test_a_group_is_the_unit():
 def test_an_owner_may_ask_for_several_groups_at_a_time():
     assert LWS.read(lws(notes={**BOUNDS, labels.MIN_WORKERS: "4", labels.UNIT: "4"})).sizes == Sizes(4)
     assert LWS.read(lws(notes={**BOUNDS, labels.UNIT: "powers-of-two"})).sizes == Sizes(2, doubles=True)
-    with pytest.raises(BadJob, match="unit is 3, and 2 pods come and go together"):
+    with pytest.raises(BadJob, match="unit is 3: it must be a multiple of 2"):
         LWS.read(lws(notes={**BOUNDS, labels.UNIT: "3"}))
 
 

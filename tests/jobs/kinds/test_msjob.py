@@ -53,7 +53,7 @@ def test_a_size_is_left_alone_for(raw, why):
 
 
 def test_workers_that_are_not_dynamic_are_never_resized():
-    with pytest.raises(BadJob, match=r"not to be given 3 workers: spec\.enableDynamicWorker"):
+    with pytest.raises(BadJob, match=r"cannot be resized to 3 workers: spec\.enableDynamicWorker"):
         MS_JOB.change(mindspore(dynamic=False), 3)
 
 

@@ -180,12 +180,18 @@ def gated(at, gates):
 
 
 class TestPlace:
-    def test_a_multiple_is_the_members_largest_combined_with_the_groups(self):
+    def test_multiples_of_members_and_group_are_combined_to_the_least_common(self):
         two, three = Wish(source="a", multiple=2), Wish(source="b", multiple=3)
         hosts = Wish(source="c", layers=(Layer(1, 8), Layer(0, 4)))
-        assert [wishing(two).multiple, wishing(two, three).multiple, wishing(two, own=three).multiple] == [2, 3, 6]
+        assert [wishing(two).multiple, wishing(two, three).multiple, wishing(two, own=three).multiple] == [2, 6, 6]
         assert wishing(hosts).multiple == 4
         assert wishing(Wish()).multiple == 1
+
+    def test_a_multiple_that_cannot_be_kept_beside_another_is_reported(self):
+        large, other = Wish(source="a", multiple=1000), Wish(source="b", multiple=7)
+        assert wishing(large, other).multiple == 1000
+        assert [each.partition(",")[0] for each in ignored_terms(wishing(large, other))] == ["7 pods on a host"]
+        assert ignored_terms(wishing(other, Wish(source="c", multiple=2))) == []
 
     @pytest.mark.parametrize(("layers", "found"), [
         pytest.param((Layer(2, 8), Layer(1, 4)), ((2, 8), (1, 4)), id="inwards"),
@@ -312,7 +318,8 @@ class TestUnkept:
     ])  # fmt: skip
     def test_balance_is_not_kept_beside_what_orders_members_otherwise(self, wish, told):
         assert (
-            f"{labels.BALANCED} is not kept beside layers, groups or a mesh" in ignored_terms(wishing(wish))
+            f"{labels.BALANCED} is not kept, because the gang has layers, groups or a mesh"
+            in ignored_terms(wishing(wish))
         ) is told
 
     @pytest.mark.parametrize("wish", [

@@ -170,7 +170,7 @@ class TestPlannedHostMissing:
         w, pods = World(2, 2), world.volcano("bert", 2, notes=REQUIRED)
         advice = w.put(*pods).fit(pods[0], ["b0", "b1"])
         assert advice.refusal.reason is EventReason.PLANNED_HOST_MISSING
-        assert "planned host a0 is not among the 2 candidates" in advice.refusal.detail
+        assert "planned host a0 is not among the 2 nodes" in advice.refusal.detail
         assert "percentageOfNodesToScore" in advice.refusal.detail
         assert set(advice.forbidden) == {"b0", "b1"}
 

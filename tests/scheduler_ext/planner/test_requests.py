@@ -232,7 +232,7 @@ class TestTogether:
 
     @pytest.mark.parametrize(("name", "told"), [
         pytest.param("eval/2", "", id="as many as are announced"),
-        pytest.param("eval/3", "of 3 gangs of this name 2 are there", id="one is missing"),
+        pytest.param("eval/3", "2 of the 3 gangs of this set exist", id="one is missing"),
     ])  # fmt: skip
     def test_as_many_must_be_there_as_the_name_says(self, name, told):
         notes = {labels.TOGETHER: name}

@@ -198,7 +198,7 @@ class TestUnseenPodGroup:
         story = self.story(*pods)
         answer = story.filter(pods[0])
         assert (answer.nodes, answer.no_room, answer.all_kept, answer.pause_s) == ((), {}, False, 0.0)
-        assert all(": GangUnknown: its PodGroup bert is not there" in text for text in answer.forbidden.values())
+        assert all(": GangUnknown: its PodGroup bert does not exist yet" in text for text in answer.forbidden.values())
         assert len(story.view.view.assumed_pods) == 0
         story.view.view.groups.put_group(Dialect.VOLCANO, world.group("bert", 3, networkTopology=HARD))
         story.filter(pods[0])
@@ -239,7 +239,7 @@ class TestUnseenPodGroup:
         story, pods = self.native()
         story.view.watches.serves_parents = True
         texts = story.filter(pods[0]).forbidden.values()
-        assert all("a CompositePodGroup above its PodGroup bert is not there" in text for text in texts)
+        assert all("a CompositePodGroup above its PodGroup bert does not exist yet" in text for text in texts)
         story.view.view.groups.put_composite(world.group("set", None, schedulingPolicy={"gang": {"minGroupCount": 1}}))
         assert story.filter(pods[0]).nodes == ("a0",)
         assert story.words == []
@@ -256,7 +256,7 @@ class TestUnseenPodGroup:
             story.filter(pods[0])
             story.wait(1.0)
         assert story.words == [EventReason.GANG_UNKNOWN] * 2
-        assert "its PodGroup bert is not there: it is awaited for 10 s" in story.told[0].detail
+        assert "its PodGroup bert does not exist yet: the pod waits up to 10 s for it" in story.told[0].detail
 
     def test_pods_that_state_a_min_wait_for_the_terms_of_their_podgroup_too(self):
         pods = world.volcano("bert", 2, notes={labels.MIN_WORKERS: "2"})

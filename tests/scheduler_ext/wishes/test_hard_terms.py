@@ -44,12 +44,12 @@ BESIDE = [
     pytest.param({labels.APART: "rack", labels.APART_SET: "set"}, "", id="apart"),
     pytest.param({kai.TREE: "tree"}, "kai.scheduler/topology is not kept", id="a tree of KAI"),
     pytest.param({labels.PODS_PER_HOST_MULTIPLE: "1"}, "", id="a multiple of one"),
-    pytest.param(ours("preferred"), "turnout.dev/topology is not kept beside {}", id="preferred"),
-    pytest.param(ours("unconstrained"), "turnout.dev/topology is not kept beside {}", id="unconstrained"),
-    pytest.param(ours("none"), "turnout.dev/topology is not kept beside {}", id="none"),
-    pytest.param({kueue.PREFERRED: RACK}, kueue.PREFERRED + " is not kept beside {}", id="preferred by Kueue's word"),
-    pytest.param({volcano_words.MODE: "soft"}, volcano_words.MODE + " is not kept beside {}", id="soft by Volcano's"),
-    pytest.param({kai.PREFERRED: RACK}, kai.PREFERRED + " is not kept beside {}", id="preferred by KAI's"),
+    pytest.param(ours("preferred"), "turnout.dev/topology is not kept, because {}", id="preferred"),
+    pytest.param(ours("unconstrained"), "turnout.dev/topology is not kept, because {}", id="unconstrained"),
+    pytest.param(ours("none"), "turnout.dev/topology is not kept, because {}", id="none"),
+    pytest.param({kueue.PREFERRED: RACK}, kueue.PREFERRED + " is not kept, because {}", id="preferred by Kueue's word"),
+    pytest.param({volcano_words.MODE: "soft"}, volcano_words.MODE + " is not kept, because {}", id="soft by Volcano's"),
+    pytest.param({kai.PREFERRED: RACK}, kai.PREFERRED + " is not kept, because {}", id="preferred by KAI's"),
     pytest.param({kueue.REQUIRED: BLOCK}, "", id="a wider level"),
     pytest.param({koordinator.SPEC: '{"gatherStrategy": [{"layer": "SpineLayer", "strategy": "MustGather"}]}'}, "",
         id="a wider level in koordinator's words"),
@@ -79,14 +79,14 @@ def test_the_hard_level_of_a_podgroup_holds_beside_words_of_its_pods(pods_of, ow
 
 @pytest.mark.parametrize(("pods", "sentence"), [
     pytest.param(job(3, notes={**ours("preferred"), kueue.REQUIRED: RACK}),
-        "turnout.dev/topology is not kept beside kueue.x-k8s.io/podset-required-topology", id="ours and Kueue's"),
+        "turnout.dev/topology is not kept, because kueue.x-k8s.io/podset-required-topology", id="ours and Kueue's"),
     pytest.param(job(3, notes={kueue.PREFERRED: RACK, kai.REQUIRED: RACK}),
-        "podset-preferred-topology is not kept beside kai.scheduler/topology-required", id="Kueue's and KAI's"),
+        "podset-preferred-topology is not kept, because kai.scheduler/topology-required", id="Kueue's and KAI's"),
     pytest.param(job(3, notes={kueue.REQUIRED: BLOCK, volcano_words.HIGHEST_TIER: "1"}), "", id="the narrower holds"),
     pytest.param(job(3, notes={**ours("required", topology_tier="2"), kueue.REQUIRED: RACK}), "", id="whichever it is"),
     pytest.param(koord(3, notes={**ours("preferred"), koordinator.SPEC:
         '{"gatherStrategy": [{"layer": "LeafLayer", "strategy": "MustGather"}]}'}),
-        "turnout.dev/topology is not kept beside gang.scheduling.koordinator.sh/network-topology-spec",
+        "turnout.dev/topology is not kept, because gang.scheduling.koordinator.sh/network-topology-spec",
         id="ours and koordinator's"),
 ])  # fmt: skip
 def test_of_two_dialects_on_a_pod_the_strictest_level_holds(pods, sentence):
@@ -98,7 +98,7 @@ def test_of_two_dialects_on_a_pod_the_strictest_level_holds(pods, sentence):
 
 @pytest.mark.parametrize(("notes", "sentence"), [
     pytest.param({sets.LWS_SUBGROUP: BLOCK}, f"the groups of {sets.LWS_SUBGROUP} are not kept", id="other groups"),
-    pytest.param(ours("unconstrained"), "which names a level", id="the smallest holes"),
+    pytest.param(ours("unconstrained"), "names a level", id="the smallest holes"),
 ])  # fmt: skip
 def test_the_groups_of_a_podgroup_hold_beside_words_of_its_pods(notes, sentence):
     stage = shown(TWO_LEAVES, policy(3))
@@ -115,4 +115,4 @@ def test_slices_hold_beside_a_mesh():
     pods = job(4, notes={labels.MESH: "dp=4,tp=8", **layers((RACK, 2))})
     placed = stage.schedule(pods)
     assert all(len({placed[f"g-{at}"][:4] for at in (first, first + 1)}) == 1 for first in (0, 2))
-    assert "turnout.dev/mesh is not kept beside the runs of ranks of" in told(stage)
+    assert "turnout.dev/mesh is not kept, because" in told(stage)

@@ -139,7 +139,7 @@ ROWS = [
     pytest.param(subgrouped(a=2, b=2), only(s0l0=2, s0l1=2, s1l0=3), [kai_group(subGroups=[
         subgroup("both", level=BLOCK), subgroup("a", 2, RACK, parent="both"), subgroup("b", 2, RACK, parent="both")])],
         lambda placed: len(by_leaf(placed, "g-a-0", "g-a-1")) == 1, 4,
-        "spec.subGroups both: its level is not kept around that of a", id="KAI: a level around a level is told"),
+        "spec.subGroups both: its level is not kept, because", id="KAI: a level around a level is told"),
     pytest.param(subgrouped(a=2, b=2, c=2), only(s0l0=2, s0l1=1, s1l0=1), [kai_group(minSubGroup=2, subGroups=[
         subgroup(name, 2, RACK) for name in "abc"])], no_one, 0, "", id="KAI: fewer subgroups than must start"),
     pytest.param(subgrouped(a=4, b=1), only(s0l0=4, s0l1=4), [kai_group(minSubGroup=2, subGroups=[
@@ -158,7 +158,7 @@ ROWS = [
     pytest.param(subgrouped(a=1), only(s0l0=4), [kai_group(subGroups=[subgroup("a", 1), subgroup("a", 2)])], shares(1),
         1, "each must have a name of its own", id="KAI: a name that comes twice is told"),
     pytest.param(subgrouped(s0=1), only(s0l0=4), [kai_group(subGroups=[subgroup(f"s{at}", 0) for at in range(65)])],
-        shares(1), 1, "has 65 entries, of which 64 are kept", id="KAI: more subgroups than are read are told"),
+        shares(1), 1, "has 65 entries: only the first 64 are used", id="KAI: more subgroups than are read are told"),
     # Roles.
     pytest.param(roles(ps=2, worker=2), only(s0l0=3), [group(minMember=4, minTaskMember={"ps": 2, "worker": 2})],
         no_one, 0, "", id="Volcano: not enough of one task"),
@@ -173,7 +173,7 @@ ROWS = [
     pytest.param(job(4, notes={labels.BALANCED: "true"}), only(s0l0=4, s0l1=4), [], shares(4), 4, "",
         id="balanced: one leaf that holds all is better"),
     pytest.param(job(4, notes={labels.BALANCED: "true", **layers((RACK, 2))}), only(s0l0=3, s0l1=2), [], shares(2, 2),
-        4, "balanced is not kept beside layers", id="balanced: beside layers"),
+        4, "balanced is not kept, because the gang has layers", id="balanced: beside layers"),
     # Meshes.
     pytest.param(volcano(3, notes={labels.MESH: "dp=2,tp=8"}), only(s0l0=3), [group(minMember=3)], shares(3), 3,
         "turnout.dev/mesh is not kept",

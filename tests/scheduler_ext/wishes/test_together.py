@@ -65,7 +65,7 @@ THREE = {labels.TOGETHER: "training/3"}
 def test_a_number_of_gangs_is_waited_for_though_some_do_not_exist_yet():
     stage = Stage()
     assert not stage.schedule([*gang("a", 2, THREE), *gang("b", 2, THREE)])
-    assert any("of 3 gangs of this name 2 are there" in each.detail for each in stage.told)
+    assert any("2 of the 3 gangs of this set exist" in each.detail for each in stage.told)
     stage.schedule(gang("c", 2, {labels.TOGETHER: "training"}))
     assert len(stage.schedule([*gang("a", 2, THREE), *gang("b", 2, THREE)])) == 6
 

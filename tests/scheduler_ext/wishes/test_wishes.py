@@ -156,7 +156,7 @@ OURS = [
     row("ours: a pod of no gang", [pod("ray-worker-x", 8, ours("required"))], "anywhere",
         told="the pod belongs to no gang"),
     row("ours beside Kueue's: the required level", job(4, notes={**ours("preferred"), kueue.REQUIRED: RACK}), "waits",
-        HALVES, told="turnout.dev/topology is not kept beside kueue.x-k8s.io/podset-required-topology"),
+        HALVES, told="turnout.dev/topology is not kept, because kueue.x-k8s.io/podset-required-topology"),
 ]  # fmt: skip
 
 KUEUE = [
@@ -220,7 +220,7 @@ OTHERS = [
         [kai_group(queue="train")]),
     row("KAI: the level of the PodGroup before pods' preference", kai_gang(4, notes=ours("preferred")), "waits", HALVES,
         [kai_group(minMember=4, topologyConstraint=within(RACK))],
-        told="turnout.dev/topology is not kept beside spec.topologyConstraint"),
+        told="turnout.dev/topology is not kept, because spec.topologyConstraint"),
     row("DRA: devices of claims alone", volcano(2, 0, ours("required"), resourceClaims=[{"name": "gpu"}]), "no opinion",
         told="its devices come from resource claims alone"),
     row("DRA: a ComputeDomain's channel", volcano(4, notes=ours("required"), resourceClaims=[{"name": "channel"}]),

@@ -252,7 +252,10 @@ async def test_room_is_kept_for_the_oldest_gang_of_a_strict_queue(queues, gated)
         pytest.param(gang("g", 4)[:3], "GangIncomplete", "3 of 4 members exist", id="members that never come"),
         pytest.param(gang("g", 5), "NoRoom", "", id="a gang that does not fit"),
         pytest.param(
-            gang("g", 2, make=cluster.volcano_gang), "GangUnknown", "its PodGroup g is not there", id="no PodGroup"
+            gang("g", 2, make=cluster.volcano_gang),
+            "GangUnknown",
+            "its PodGroup g does not exist yet",
+            id="no PodGroup",
         ),
     ],
 )

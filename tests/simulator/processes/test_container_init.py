@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -69,6 +70,21 @@ async def test_whatever_it_started_ends_with_it(tmp_path, mark, fifo, isolated, 
     assert await asyncio.to_thread(fifo.read_text) == "up\n"
     child.send_signal(told)
     assert await child.wait() == (5 if told == TERM else 137)
+    assert alive(f"-f\0{mark}") == 0
+
+
+@pytest.mark.parametrize("isolated", [True, False], ids=["isolated", "not"])
+async def test_one_whose_first_process_does_not_react_is_killed_whole(tmp_path, mark, fifo, isolated):
+    script = f"setsid tail -f {mark} & echo up > {fifo}; wait"
+    child = await start_container(order(tmp_path, "sh", "-c", script, isolated=isolated), tmp_path / "log")
+    assert await asyncio.to_thread(fifo.read_text) == "up\n"
+    os.kill(child._process.pid, signal.SIGSTOP)
+    await child.kill()
+    assert await child.wait() == 137
+    for _ in range(1000):  # the kernel ends them right after
+        if not alive(f"-f\0{mark}"):
+            break
+        await asyncio.to_thread(os.sched_yield)
     assert alive(f"-f\0{mark}") == 0
 
 

@@ -15,6 +15,7 @@ from turnout.simulator.cluster.runtime.clients import ApiError
 from turnout.simulator.cluster.runtime.scheduler_loop import SchedulerSettings
 from turnout.simulator.local_cluster import local_cluster
 from turnout.simulator.processes.runtime.pod_dir import PROGRAMS
+from turnout.simulator.processes.runtime.pod_runner import Runner
 
 pytestmark = pytest.mark.asyncio
 PODS = "/api/v1/namespaces/default/pods"
@@ -104,6 +105,21 @@ def running(word):
 
 def main_of(found):
     return found["status"].get("containerStatuses", [{"restartCount": 0, "state": {}}])[0]
+
+
+async def test_a_pod_whose_folders_cannot_be_made_leaves_none(tmp_path):
+    """A file lies where one of its folders belongs, as when a disk is full in the middle."""
+    runner = Runner(None, tmp_path, lambda node: "")
+    (tmp_path / "uid-1").mkdir()
+    (tmp_path / "uid-1" / "shared").touch()
+    body = pod("a", "true")
+    body["metadata"] |= {"uid": "uid-1", "namespace": "default"}
+    body["spec"]["nodeName"] = "n"
+    runner.pod_changed(body)
+    async with asyncio.timeout(20):
+        while runner.runs("uid-1"):
+            await asyncio.wait(asyncio.all_tasks() - {asyncio.current_task()})
+    assert list(tmp_path.iterdir()) == []
 
 
 async def test_a_pod_does_its_work_and_what_it_wrote_is_kept(pods):
