@@ -17,6 +17,7 @@ class Reason(Enum):
     """Why something was done or refused. The same word stands in log, metric, Event, condition and test."""
 
     CREATED = "Created"
+    GANG_STARTED = "GangStarted"  # as many pods as the gang's min have started, for jobs with a limit for that
     RUNNING = "Running"
     RESTARTING = "Restarting"
     SUCCEEDED = "Succeeded"

@@ -452,10 +452,11 @@ CONTROLLER: Mapping[str, Meaning] = {
         "The job was accepted, and its pods are being created.",
         "Nothing is to be done.",
     ),
-    "Running": Meaning(
-        "The job runs.",
+    "GangStarted": Meaning(
+        "As many pods as the min of the gang have started, so scheduleTimeoutSeconds no longer ends the job.",
         "Nothing is to be done.",
     ),
+    "Running": Meaning("The job runs.", "Nothing is to be done."),
     "Restarting": Meaning(
         "A pod of the job failed and is made anew.",
         "Nothing is to be done unless it happens again and again.",
