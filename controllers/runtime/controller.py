@@ -128,8 +128,9 @@ class JobController:
     async def reconcile_job(self, key: JobKey) -> None:
         """Decide on one job, write, and record Events and metrics; a job that is not in the cache is skipped.
 
-        Raises CallError, or any exception of a bug of ours; the caller has to retry the job. A name that is taken is
-        reported and retried later.
+        Raises CallError, or any exception of an internal error; the caller has to retry the job. A name that is taken
+        is reported and retried later. The decision's own Events are recorded once it is written, so that a retry does
+        not record them again.
         """
         if (cached_job := self._cache.job(key)) is None:
             return
@@ -140,7 +141,6 @@ class JobController:
             outcome = reconcile(kind, raw, replace(owned, jumped_s=self._moment.jumped_s), now_s, self._gang_settings)
         meta = raw["metadata"]
         self._note_first_pod(key, kind, raw, owned)
-        self._emit_events(kind, raw, outcome.events)
         try:
             await self._writer.carry_out(key, meta["uid"], meta["resourceVersion"], outcome)
         except NameTaken as error:
@@ -149,6 +149,8 @@ class JobController:
         except (Forbidden, Rejected) as error:
             self._emit_events(kind, raw, [EventOnJob(Reason.NOT_CREATED, error.message[:500], warning=True)])
             raise
+        else:
+            self._emit_events(kind, raw, outcome.events)
         for verb, resource in written_resources(kind, outcome, self._plurals):
             self._metrics.writes.labels(verb, resource).inc()
         for reason in outcome.restarts:

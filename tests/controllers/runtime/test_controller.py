@@ -15,7 +15,7 @@ from turnout.controllers.runtime.owned_objects import ChildCache, JobObject, Own
 from turnout.controllers.runtime.work_queue import WorkQueue
 from turnout.kube.backoff import Backoff
 from turnout.kube.client.clock import SteadyTime
-from turnout.kube.errors import Conflict
+from turnout.kube.errors import Conflict, Forbidden
 from turnout.kube.times import rfc3339
 
 pytestmark = pytest.mark.asyncio
@@ -98,9 +98,29 @@ async def test_a_fault_of_ours_while_a_job_is_told_of_is_that_jobs_alone():
     world.events.fault = ZeroDivisionError("ours")
     async with running(world.controller.run()):
         await world.clock.advance(0.5)
-        assert sorted(world.writer.names()) == ["b", "c"]
-        await world.clock.advance(5.0)
         assert sorted(world.writer.names()) == ["a", "b", "c"]
+        await world.clock.advance(5.0)
+        assert sorted(world.writer.names()) == ["a", "a", "b", "c"]
+
+
+async def test_a_decision_whose_write_lost_a_conflict_is_reported_once():
+    world = World(job("a"))  # it has no roles, and is refused
+    world.writer.faults["a"] = Conflict("PATCH", "/", 409, "changed")
+    async with running(world.controller.run()):
+        await world.clock.advance(0.5)
+        assert world.writer.names() == ["a"]
+        assert world.events.told == []
+        world.writer.faults.clear()
+        await world.clock.advance(2.0)
+    assert [(name, reason) for name, reason, _ in world.events.told] == [("a", "Invalid")]
+
+
+async def test_a_refused_write_is_reported_without_what_was_decided():
+    world = World(job("a"))
+    world.writer.faults["a"] = Forbidden("POST", "/", 403, "exceeded quota")
+    async with running(world.controller.run()):
+        await world.clock.advance(0.5)
+    assert [(name, reason) for name, reason, _ in world.events.told] == [("a", "CreationFailed")]
 
 
 async def test_a_job_on_which_nothing_can_be_decided_is_tried_again_later():
