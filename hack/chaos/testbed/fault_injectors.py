@@ -23,7 +23,7 @@ Thing = TypeVar("Thing")
 
 
 class FaultInjectors:
-    """Injects the faults of a testbed and ends them later. pending: tasks of the faults that have not ended."""
+    """Injects the faults of a testbed and ends them later. pending: tasks that `settle` has not awaited yet."""
 
     def __init__(self, stage: Testbed) -> None:
         self._stage = stage
@@ -53,9 +53,13 @@ class FaultInjectors:
         return record
 
     async def settle(self) -> None:
-        """Wait until all faults have ended. Raises the error of a task that failed."""
+        """Wait until all faults have ended. Raises the error of a task that failed, also before this call."""
         while self.pending:
-            await asyncio.gather(*self.pending)
+            tasks = tuple(self.pending)
+            try:
+                await asyncio.gather(*tasks)
+            finally:
+                self.pending.difference_update(task for task in tasks if task.done())
 
     async def stop(self) -> None:
         """Cancel the pending ends of faults: faults that are active stay active."""
@@ -65,9 +69,7 @@ class FaultInjectors:
 
     def _start_task(self, work: Awaitable[None]) -> None:
         """Run an awaitable as a task that `settle` waits for."""
-        task = asyncio.ensure_future(work)
-        self.pending.add(task)
-        task.add_done_callback(self.pending.discard)
+        self.pending.add(asyncio.ensure_future(work))
 
     def _undo_later(self, after_s: float, undo: Callable[[], Awaitable[None] | None]) -> None:
         """Call `undo`, which may be async, after `after_s` seconds in a task that `settle` waits for."""
@@ -212,7 +214,7 @@ class FaultInjectors:
 
 
 def _target_of(found: list[Thing], event: FaultEvent) -> Thing | None:
-    """Return the element of `found` at the event's aim, a share of 0 to 1 of the list; None for an empty list."""
+    """Return the element of `found` at the event's aim, a share of the list in [0, 1); None for an empty list."""
     return found[int(event.aim * len(found))] if found else None
 
 
