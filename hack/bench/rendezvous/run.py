@@ -85,7 +85,7 @@ class RendezvousResults:
         return best_s(self.meetings.get((kind, agents), ()))
 
     def targets(self) -> list[Target]:
-        """Return the targets that docs/launcher.md promises."""
+        """Return the measured values with the targets of docs/benchmarks.md."""
         standard, large, largest = self.crowds
         ours_s, nvrx_s, large_s = (
             self.best_s(*each) for each in (("ours", standard), ("nvrx", standard), ("ours", large))
