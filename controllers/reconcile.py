@@ -310,9 +310,10 @@ def _outcome_of_roles(
     decisions: Mapping[str, RoleDecision],
     left_s: Iterable[float] = (),
 ) -> ReconcileOutcome:
-    """Return the outcome with `writes` and the writes, restarts and waits of the roles.
+    """Return the outcome with `writes`, the Events and patch of `status`, and the writes and restarts of the roles.
 
-    left_s: seconds until decisions that depend on time are due.
+    Its wait is the shortest of all. The status is written first if failed pods are recreated. left_s: seconds until
+    decisions that depend on time are due.
     """
     all_writes = [*writes, *(write for decision in decisions.values() for write in decision.writes)]
     requeue_s = soonest(decisions.values(), *left_s, *context.create_budget.requeue_s())

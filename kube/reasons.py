@@ -513,8 +513,8 @@ CONTROLLER: Mapping[str, Meaning] = {
         "Ask the admin for the quota or the policy that the message names.",
     ),
     "ControllerFault": Meaning(
-        "A fault of turnout-controller keeps the job waiting.",
-        "Report the fault with the log.",
+        "An internal error of turnout-controller keeps the job waiting; it is retried.",
+        "Report the error with the log.",
         "The controller's log has the trace.",
     ),
     "ClockJumped": Meaning(

@@ -108,7 +108,7 @@ class JobController:
     async def _work(self) -> None:
         """Reconcile queued jobs until cancelled.
 
-        A failed job is queued again after a back-off. If the failure is a bug of ours, it is reported as well.
+        A failed job is queued again after a back-off. If the failure is an internal error, it is reported as well.
         """
         while True:
             key = await self._queue.next()
@@ -180,7 +180,7 @@ class JobController:
             self._metrics.first_pod_s.labels(kind.full_name).observe(max(0.0, first_s - created_s))
 
     def _report_fault(self, key: JobKey, error: Exception) -> None:
-        """Log, count and report to the owner a fault of ours that stops a job.
+        """Log, count and report to the owner an internal error that stops a job.
 
         The job is retried after its own back-off.
         """
@@ -188,7 +188,7 @@ class JobController:
         self._metrics.internal_errors.labels(self._kinds[key.api].full_name).inc()
         try:
             if (cached_job := self._cache.job(key)) is not None:
-                text = f"a fault of turnout-controller keeps it waiting: {error!r:.200}"
+                text = f"turnout-controller failed on this job and will retry: {error!r:.200}"
                 self._emit_events(self._kinds[key.api], cached_job[0], [EventOnJob(Reason.FAULT, text, warning=True)])
         except Exception:
             log.exception("fault_not_reported", extra={"job": f"{key.namespace}/{key.name}"})
@@ -276,7 +276,7 @@ class Metrics:
             return Counter(f"turnout_controller_{name}", text, labels, registry=self.registry)
 
         self.internal_errors = counter(
-            "internal_errors", "Decisions on a job or a ScalePlan that an error of ours ended.", "job_kind"
+            "internal_errors", "Decisions on a job or a ScalePlan that an internal error ended.", "job_kind"
         )
         start_at_zero(self.internal_errors, kinds)
         self.events = counter("events", "Events on jobs and ScalePlans, by reason.", "job_kind", "reason")
