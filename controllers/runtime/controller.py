@@ -145,7 +145,9 @@ class JobController:
             await self._writer.carry_out(key, meta["uid"], meta["resourceVersion"], outcome)
         except NameTaken as error:
             self._emit_events(kind, raw, [EventOnJob(Reason.NAME_TAKEN, str(error), warning=True)])
-            self._queue.add_after(key, _NAME_TAKEN_RETRY_S)
+            requeue_s = _NAME_TAKEN_RETRY_S if outcome.requeue_s is None else outcome.requeue_s
+            self._queue.add_after(key, min(requeue_s, _NAME_TAKEN_RETRY_S))
+            return  # not all was written, so nothing is counted
         except (Forbidden, Rejected) as error:
             self._emit_events(kind, raw, [EventOnJob(Reason.NOT_CREATED, error.message[:500], warning=True)])
             raise

@@ -13,6 +13,7 @@ from turnout.controllers.model import KUBEFLOW, Create, GangSettings, Reason, Re
 from turnout.controllers.runtime.controller import JobController, Metrics
 from turnout.controllers.runtime.owned_objects import ChildCache, JobObject, OwnedPod
 from turnout.controllers.runtime.work_queue import WorkQueue
+from turnout.controllers.runtime.writer import NameTaken
 from turnout.kube.backoff import Backoff
 from turnout.kube.client.clock import SteadyTime
 from turnout.kube.errors import Conflict, Forbidden
@@ -291,13 +292,14 @@ async def test_jobs_are_counted_by_kind_and_phase_while_leading():
     assert [count(phase) for phase in phases] == [2, 0, 0, 0, 1, 0]
 
 
-async def test_restarts_are_counted_once_they_are_written():
+@pytest.mark.parametrize("fault", [Conflict("PATCH", "/", 409, "changed"), NameTaken("Pod", "bert-worker-0")])
+async def test_restarts_are_counted_once_they_are_written(fault):
     raw = job(worker=role(), status=BEGAN)
     world = World()
     failed = owned_pod(raw, 4)
     failed.metadata.labels = {KUBEFLOW.job: "bert", KUBEFLOW.role: "worker", KUBEFLOW.index: "0"}
     failed.status.phase = "Failed"
-    world.writer.faults["bert"] = Conflict("PATCH", "/", 409, "changed")
+    world.writer.faults["bert"] = fault
     world.put(raw)
     world.cache.put_pod(failed)
     labels = {"job_kind": "PyTorchJob", "reason": "process_failed"}
@@ -305,7 +307,7 @@ async def test_restarts_are_counted_once_they_are_written():
         await world.clock.advance(0.5)
         assert world.metrics.registry.get_sample_value("turnout_controller_restarts_total", labels) is None
         world.writer.faults.clear()
-        await world.clock.advance(2.0)
+        await world.clock.advance(31.0)
     assert world.metrics.registry.get_sample_value("turnout_controller_restarts_total", labels) >= 1
 
 
