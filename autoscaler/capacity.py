@@ -289,13 +289,14 @@ class Capacity:
             for row in shape_rows if shape.host_ports else ():
                 ports_held[row] = ports_held.get(row, Counter()) - Counter(shape.host_ports)
         capacity = Capacity(self.names, free, self.pod_requests, self.admitting_nodes, self.switches, ports_held)
-        capacity._fullest_first = False  # asked only whether something fits
+        capacity._fullest_first = False  # this copy only tests whether pods fit
         return capacity
 
     def keep_free(self, amounts: Mapping[str, int]) -> None:
         """Charge headroom to the nodes that have most of each resource free; less if less is free.
 
-        amounts: by resource; names that are no resource of these nodes are skipped.
+        amounts: resource -> amount in base units (whole devices, milli-CPUs, bytes), >= 0, for all nodes together.
+        Names that are no resource of these nodes are skipped.
         """
         for name, amount in amounts.items():
             if name not in self.names:

@@ -32,9 +32,10 @@ def decide(observation: Observation, policy: Policy, now_s: float) -> list[Step]
 
 
 def hold(decided: Decision, observation: Observation) -> list[Step]:
-    """Return one step for each job, in the order of the jobs: last phase.
+    """Return the step of each job, in the order of the jobs: its step in `decided`, else its `hold_step`.
 
-    A job without a step in `decided` gets its own `hold_step`, which keeps its size; a job with neither is left out.
+    This is the last phase. A `hold_step` keeps the size of its job. A job that has neither is left out; after all other
+    phases there is none.
     """
     steps = decided.steps
     return [step for each in observation.jobs if (step := steps.get(each.identity) or each.hold_step) is not None]

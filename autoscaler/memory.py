@@ -89,7 +89,7 @@ def read(data: Mapping[str, str], now_s: float) -> Memory:
     )
 
 
-def trimmed(terms: Terms) -> Terms:
+def trimmed_terms(terms: Terms) -> Terms:
     """Return a copy of terms with only the annotations of _KEPT_ANNOTATIONS, without which some kinds of job cannot be
     read.
 

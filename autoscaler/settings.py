@@ -152,14 +152,14 @@ def parser() -> argparse.ArgumentParser:
         prog="turnout-autoscaler", description="Lend a queue's idle GPUs to elastic jobs, and take them back first."
     )
     add_version(parser)
-    parser.add_argument("--kubeconfig", help="path; else in-cluster, else the user's own")
-    parser.add_argument("--context", help="of the kubeconfig")
+    parser.add_argument("--kubeconfig", help="kubeconfig file (default: the pod's ServiceAccount, else your own)")
+    parser.add_argument("--context", help="context of the kubeconfig (default: the current one)")
     parser.add_argument("--lease", default=default.lease, help="namespace/name of the Lease (%(default)s)")
     parser.add_argument(
         "--lease-seconds",
         type=int,
         default=default.lease_seconds,
-        help="how long a leader that fell silent is waited for (%(default)s)",
+        help="seconds after which another replica may take a Lease that is not renewed (%(default)s)",
     )
     parser.add_argument(
         "--metrics-bind", default=default.metrics_bind, help="where probes and metrics are served (%(default)s)"
@@ -219,18 +219,7 @@ def _add_policy(parser: argparse.ArgumentParser, default: Settings) -> None:
     parser.add_argument(
         "--cooldown-s", type=float, default=default.cooldown_s, help="from a resize to the next growth (%(default)g)"
     )
-    parser.add_argument(
-        "--restart-s", type=float, default=default.restart_s, help="what a change of size costs a job (%(default)g)"
-    )
-    parser.add_argument(
-        "--payback-s", type=float, default=default.payback_s, help="by when growing has to win that back (%(default)g)"
-    )
-    parser.add_argument(
-        "--restart-budget",
-        type=float,
-        default=default.restart_budget,
-        help="share of its time that restarts may cost a job whatever they win (%(default)g)",
-    )
+    _add_restart_costs(parser, default)
     parser.add_argument(
         "--least-gain",
         type=float,
@@ -257,6 +246,28 @@ def _add_policy(parser: argparse.ArgumentParser, default: Settings) -> None:
     )
 
 
+def _add_restart_costs(parser: argparse.ArgumentParser, default: Settings) -> None:
+    """Add the flags of what restarts may cost a job."""
+    parser.add_argument(
+        "--restart-s",
+        type=float,
+        default=default.restart_s,
+        help="seconds that one change of size costs a job (%(default)g)",
+    )
+    parser.add_argument(
+        "--payback-s",
+        type=float,
+        default=default.payback_s,
+        help="seconds in which a growth must win back the cost of its restarts (%(default)g)",
+    )
+    parser.add_argument(
+        "--restart-budget",
+        type=float,
+        default=default.restart_budget,
+        help="share of its time that restarts may cost a job whatever they win (%(default)g)",
+    )
+
+
 def _add_taints(parser: argparse.ArgumentParser, default: Settings) -> None:
     """Add the flags of nodes that pods have proven faulty."""
     parser.add_argument(
@@ -264,12 +275,12 @@ def _add_taints(parser: argparse.ArgumentParser, default: Settings) -> None:
         action="store_true",
         help="taint nodes that a launcher's check in a pod there has proven faulty",
     )
-    parser.add_argument("--taint-key", default=default.taint_key, help="of that taint (%(default)s)")
+    parser.add_argument("--taint-key", default=default.taint_key, help="key of that taint (%(default)s)")
     parser.add_argument(
         "--taint-share",
         type=float,
         default=default.taint_share,
-        help="of the GPU nodes, so many are tainted at once at most, and one in any case (%(default)g)",
+        help="largest share of the GPU nodes that may be tainted at the same time; one is always allowed (%(default)g)",
     )
     parser.add_argument(
         "--taint-verdicts",

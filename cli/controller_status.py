@@ -27,7 +27,7 @@ _MAX_TEXT = 400
 _REMEDIES = (  # what a failed job's condition says, and what helps
     ("longer than specified deadline", "raise spec.runPolicy.activeDeadlineSeconds and make the job again"),
     ("backoff limit", "its pods' logs tell why they failed; more tries are spec.runPolicy.backoffLimit"),
-    ("did not start in", "its gang needs nodes: see room; more time is schedulingPolicy.scheduleTimeoutSeconds"),
+    ("pods started in", "its gang needs nodes: see room; more time is schedulingPolicy.scheduleTimeoutSeconds"),
     ("times and again", "its pods' logs tell why they failed; more tries are restartCount of the role"),
     ("out of the launcher's host list", "the log of that worker's last container tells why it started again"),
 )

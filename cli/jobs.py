@@ -44,9 +44,9 @@ class JobRequest(NamedTuple):
     namespace: str
     image: str
     workers: int
-    minimum: int  # workers of an elastic job, at least; equal to `workers` for others
-    maximum: int  # workers of an elastic job, at most; equal to `workers` for others
-    gpus: int
+    minimum: int  # workers of an elastic job, at least, 1 to `workers`; equal to `workers` for others
+    maximum: int  # workers of an elastic job, at most, >= `workers`; equal to `workers` for others
+    gpus: int  # of each worker, >= 0
     command: Sequence[str]
     gpu_resource: str = "nvidia.com/gpu"
 
@@ -219,6 +219,8 @@ def submission(kind: str, request: JobRequest) -> dict[str, Any]:
     if not 1 <= request.minimum <= request.workers <= request.maximum:
         text = f"--min {request.minimum}, --workers {request.workers}, --max {request.maximum}"
         raise BadSubmission(f"{text}: 1 <= --min <= --workers <= --max is required")
+    if request.gpus < 0:
+        raise BadSubmission(f"--gpus {request.gpus}: must be 0 or more")
     if kind not in _SPECS:
         raise BadSubmission(f"--kind {kind}: one of {', '.join(sorted(_SPECS))}")
     meta = {"name": request.name, "namespace": request.namespace}

@@ -36,9 +36,9 @@ def pause_end(moment: str | None, duration: str | None, now_s: float) -> str:
     if moment is not None:
         at_s = unix_s(moment) if re.match(r"\d{4}-\d{2}-\d{2}T.*(?:Z|[+-]\d{2}:\d{2})$", moment) else None
         if at_s is None:
-            raise BadOptions(f"--until {moment!r} is no moment such as 2026-01-31T18:00:00Z")
+            raise BadOptions(f"--until {moment!r} must be a time such as 2026-01-31T18:00:00Z")
         if at_s <= now_s:
-            raise BadOptions(f"--until {moment} is over already")
+            raise BadOptions(f"--until {moment} is in the past")
         return rfc3339(at_s)
     if duration is None:
         return ""
@@ -47,7 +47,7 @@ def pause_end(moment: str | None, duration: str | None, now_s: float) -> str:
     except BadJob:
         left_s = 0.0
     if left_s <= 0:
-        raise BadOptions(f"--for {duration!r} is no duration such as 30m or 2h")
+        raise BadOptions(f"--for {duration!r} must be a duration such as 30m or 2h")
     return rfc3339(now_s + left_s)
 
 

@@ -253,7 +253,11 @@ def gpus(number: int) -> str:
 
 
 def unmanaged_gang_text(gang: UnmanagedGang, resources: tuple[str, ...]) -> str:
-    """Return a sentence about a running gang that no job of a known kind owns. resources: names of GPU resources."""
+    """Return two sentences about a running gang that no job of a known kind owns: its pods and GPUs, and why it is
+    never resized.
+
+    resources: names of GPU resources.
+    """
     held_gpus = sum(shape.gpus(resources) for _, shape in gang.bound_pods)
     count_bound, size = len(gang.bound_pods), count(gang.existing, "pod")
     return (

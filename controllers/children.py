@@ -40,7 +40,7 @@ from turnout.jobs.kinds.job_kind import Restart
 from turnout.kube.errors import BadQuantity
 from turnout.kube.labels import PLACEMENT_GATE
 from turnout.kube.objects import Pod
-from turnout.kube.pod_shape import amount
+from turnout.kube.pod_shape import amount, nano
 
 POD_GROUPS = {
     GangDialect.VOLCANO: "scheduling.volcano.sh/v1beta1",
@@ -50,6 +50,7 @@ SCHEDULERS = {GangDialect.VOLCANO: "volcano", GangDialect.SCHEDULER_PLUGINS: "sc
 # By which a pod names its PodGroup: a label in one dialect, annotations in the other.
 _GROUP_LABEL = "scheduling.x-k8s.io/pod-group"
 _GROUP_ANNOTATION, _TASK_ANNOTATION = "scheduling.k8s.io/group-name", "volcano.sh/task-spec"
+_QUANTITY_FIELDS = ("value", "averageValue")  # of an HPA's metrics; the API server stores them in its own notation
 _IMMUTABLE_KINDS = ("Service", "Secret")  # never updated, since their addresses and keys are in use
 _RESTART = {Restart.EXIT_CODE: Restart.NEVER.value}  # the kubelet knows no exit codes
 
@@ -229,17 +230,29 @@ def has_expected_fields(expected: Any, actual: Any) -> bool:
     """Return True if `actual` has all fields of `expected` with equal values, whatever else the API server has filled
     in.
 
-    Lists must have equal lengths. An expected None is equal to a missing field.
+    Values are compared as JSON, quantities of an HPA's metrics by amount. Lists must have equal lengths. An expected
+    None, but not an empty object, is equal to a missing field.
     """
     if isinstance(expected, Mapping):
         return isinstance(actual, Mapping) and all(
-            has_expected_fields(each, actual.get(name)) for name, each in expected.items()
+            has_expected_fields(each, actual.get(name))
+            or (name in _QUANTITY_FIELDS and _are_equal_quantities(each, actual.get(name)))
+            for name, each in expected.items()
         )
     if isinstance(expected, (list, tuple)):
         if not isinstance(actual, (list, tuple)) or len(expected) != len(actual):
             return False
         return all(has_expected_fields(*pair) for pair in zip(expected, actual, strict=True))
     return bool(expected == actual)
+
+
+def _are_equal_quantities(first: Any, second: Any) -> bool:
+    """Return True if both values are quantities of the same amount."""
+    if not all(isinstance(each, (str, int, float)) for each in (first, second)):
+        return False
+    with suppress(BadQuantity):
+        return nano(first) == nano(second)
+    return False
 
 
 def meta_of(job: ControlledJob, name: str, labels: Mapping[str, str]) -> dict[str, Any]:

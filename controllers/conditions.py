@@ -72,7 +72,8 @@ def with_condition(
     if before is not None and (before.get("status"), before.get("reason")) == (status_text, reason_text):
         return list(conditions)
     now = rfc3339(now_s)
-    changed_at = before["lastTransitionTime"] if before is not None and before.get("status") == status_text else now
+    same_status = before is not None and before.get("status") == status_text
+    changed_at = before.get("lastTransitionTime", now) if before is not None and same_status else now
     fields = {"type": type_.value, "status": status_text, "reason": reason_text, "message": text}
     condition = {**fields, "lastUpdateTime": now, "lastTransitionTime": changed_at}
     dropped = {type_.value, _EXCLUDES.get(type_.value)}

@@ -17,6 +17,7 @@ class Reason(Enum):
     """Why something was done or refused. The same word stands in log, metric, Event, condition and test."""
 
     CREATED = "Created"
+    GANG_STARTED = "GangStarted"  # as many pods as the gang's min have started, for jobs with a limit for that
     RUNNING = "Running"
     RESTARTING = "Restarting"
     SUCCEEDED = "Succeeded"
@@ -30,7 +31,7 @@ class Reason(Enum):
     NOT_OFFERED = "NoNodeOffers"  # no node offers a device that a role requests
     BACK_OFF = "BackOff"  # a pod that failed several times is recreated after a pause
     NOT_CREATED = "CreationFailed"  # the API server refuses a child: a quota, a policy
-    FAULT = "ControllerFault"  # a fault of ours keeps the job waiting
+    FAULT = "ControllerFault"  # an internal error keeps the job waiting
     CLOCK_JUMPED = "ClockJumped"  # an end or a deletion by time is delayed for two readings of the clock
 
 
@@ -124,7 +125,7 @@ class RunPolicy:
     ttl_s: int | None = None  # from the end of the job to its deletion
     active_deadline_s: int | None = None  # the longest that it may be active
     backoff_limit: int | None = None  # restarts of containers and failed pods after which the job fails
-    start_s: int | None = None  # the job fails if the gang's min of pods has not started within this time
+    start_s: int | None = None  # seconds; the job fails if the gang's min of pods has not started by then
 
 
 @dataclass(frozen=True, slots=True)

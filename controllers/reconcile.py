@@ -131,6 +131,8 @@ def _decide(context: ReconcileContext, status: _StatusDraft) -> ReconcileOutcome
         text = f"{context.kind.kind} {job.name} is resumed."
         _add_condition_and_event(status, Reason.RESUMED, text, type_=Reason.SUSPENDED, value=False)
         status.start = rfc3339(context.now_s)
+    if _gang_has_started(job, status):
+        _note_gang_start(status, job)
     if why := _reason_of_reached_limit(job, status):
         return _failed_outcome(status, why)
     return _running_outcome(context, status)
@@ -150,12 +152,27 @@ def _note_created(status: _StatusDraft, job: ControlledJob) -> None:
         ]
 
 
+def _gang_has_started(job: ControlledJob, status: _StatusDraft) -> bool:
+    """Return True if as many pods as the gang's min have started, whatever became of them. Pending pods have not."""
+    return sum(pod.phase is not PodPhase.PENDING for pod in status.owned.pods) >= job.gang.min_member
+
+
+def _note_gang_start(status: _StatusDraft, job: ControlledJob) -> None:
+    """Add the condition GangStarted to a job with a limit for its start.
+
+    It is the first condition, because kubectl shows the type of the last one as the job's state.
+    """
+    if job.policy.start_s is not None and not conditions.is_true(status.conditions, Reason.GANG_STARTED):
+        status.add_condition(Reason.GANG_STARTED, f"{job.gang.min_member} pods of job {job.name} have started.")
+        status.conditions = [status.conditions[-1], *status.conditions[:-1]]
+
+
 def _reason_of_reached_limit(job: ControlledJob, status: _StatusDraft) -> str:
     """Return why a job fails by its deadline, start time or backoff limit; "" if it does not.
 
     Just after a clock jump, a time limit does not end the job; an Event states the delay.
     """
-    time_reason = _time_limit_reason(job, status, status.owned, status.now_s)
+    time_reason = _time_limit_reason(job, status, status.now_s)
     if time_reason is not None and status.owned.jumped_s:
         status.events.append(status.owned.delay_event("its end"))
         return ""
@@ -253,7 +270,7 @@ def _pod_deletions_at_end(job: ControlledJob, owned: OwnedObjects) -> Iterator[W
 def _suspended_outcome(context: ReconcileContext, status: _StatusDraft) -> ReconcileOutcome:
     """Return the outcome of a suspended job: its children are deleted, except those of the part that its kind keeps.
 
-    The start time is removed, so that time limits begin again when the job is resumed.
+    The start time and the condition GangStarted are removed, so that time limits begin again when the job is resumed.
     """
     kind, job, owned = context.kind, context.job, context.owned
     text = f"{job.kind} {job.name} is suspended."
@@ -262,6 +279,7 @@ def _suspended_outcome(context: ReconcileContext, status: _StatusDraft) -> Recon
     if not conditions.is_true(status.conditions, Reason.SUSPENDED):
         _add_condition_and_event(status, Reason.SUSPENDED, text, type_=Reason.SUSPENDED, value=True)
     status.replicas = {name: {**each, "active": 0} for name, each in status.replicas.items()}
+    status.conditions = [each for each in status.conditions if each.get("type") != Reason.GANG_STARTED.value]
     status.start = None
     if (kept_job := kind.part_while_suspended(job)) is None:
         return _outcome(status, [*children.delete_pods(owned.pods), *children.delete_others(owned)])
@@ -292,9 +310,10 @@ def _outcome_of_roles(
     decisions: Mapping[str, RoleDecision],
     left_s: Iterable[float] = (),
 ) -> ReconcileOutcome:
-    """Return the outcome with `writes` and the writes, restarts and waits of the roles.
+    """Return the outcome with `writes`, the Events and patch of `status`, and the writes and restarts of the roles.
 
-    left_s: seconds until decisions that depend on time are due.
+    Its wait is the shortest of all. The status is written first if failed pods are recreated. left_s: seconds until
+    decisions that depend on time are due.
     """
     all_writes = [*writes, *(write for decision in decisions.values() for write in decision.writes)]
     requeue_s = soonest(decisions.values(), *left_s, *context.create_budget.requeue_s())
@@ -319,7 +338,7 @@ def _failed_too_often(job: ControlledJob, status: _StatusDraft, owned: OwnedObje
     return restarts + failed >= max(1, job.policy.backoff_limit)
 
 
-def _time_limit_reason(job: ControlledJob, status: _StatusDraft, owned: OwnedObjects, now_s: float) -> str | None:
+def _time_limit_reason(job: ControlledJob, status: _StatusDraft, now_s: float) -> str | None:
     """Return why the job fails now by a time limit; None if none is reached.
 
     The limits are activeDeadlineSeconds, and `start_s` for the start of its gang. Both count from the start time in
@@ -328,21 +347,20 @@ def _time_limit_reason(job: ControlledJob, status: _StatusDraft, owned: OwnedObj
     policy, began_s = job.policy, unix_s(status.start)
     if policy.active_deadline_s is not None and began_s is not None and now_s - began_s >= policy.active_deadline_s:
         return f"Job {job.name} has failed because it was active longer than specified deadline"
-    if _starts_too_late(job, status, owned, now_s):
-        return f"Job {job.name} has failed because {job.gang.min_member} pods did not start in {policy.start_s} s"
+    if _starts_too_late(job, status, now_s):
+        return f"Job {job.name} has failed because fewer than {job.gang.min_member} pods started in {policy.start_s} s"
     return None
 
 
-def _starts_too_late(job: ControlledJob, status: _StatusDraft, owned: OwnedObjects, now_s: float) -> bool:
-    """Return True if fewer pods than the gang's min have started within `start_s`. False for a job that once ran.
+def _starts_too_late(job: ControlledJob, status: _StatusDraft, now_s: float) -> bool:
+    """Return True if `start_s` has passed since the start time, and the job has never had the condition GangStarted.
 
-    now_s: seconds since 1970.
+    False for a job without such a limit, or without a start time. now_s: seconds since 1970.
     """
-    began_s, policy = unix_s(status.start), job.policy
-    if policy.start_s is None or began_s is None or any(each.get("type") == "Running" for each in status.conditions):
+    began_s, start_s = unix_s(status.start), job.policy.start_s
+    if start_s is None or began_s is None or conditions.is_true(status.conditions, Reason.GANG_STARTED):
         return False
-    started = sum(pod.phase in (PodPhase.RUNNING, PodPhase.SUCCEEDED) for pod in owned.pods)
-    return now_s - began_s >= policy.start_s and started < job.gang.min_member
+    return now_s - began_s >= start_s
 
 
 def _running_outcome(context: ReconcileContext, status: _StatusDraft) -> ReconcileOutcome:

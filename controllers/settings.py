@@ -23,7 +23,7 @@ from turnout.kube.version import add_version
 class Settings:
     """The settings of the job controllers."""
 
-    kubeconfig: str | None = None  # path of a file; None for the pod's ServiceAccount
+    kubeconfig: str | None = None  # path of a file; None for the pod's ServiceAccount, else the user's own
     context: str | None = None  # of the kubeconfig; None for its current context
     lease: str = "turnout-system/turnout-controller"  # namespace/name
     lease_seconds: int = 15  # seconds after which another replica may take the Lease, 4 to 3600
@@ -72,7 +72,7 @@ def parser() -> argparse.ArgumentParser:
     default = Settings(kinds=tuple(KINDS))
     parser = argparse.ArgumentParser(prog="turnout-controller", description="Run jobs of the kinds that are named.")
     add_version(parser)
-    parser.add_argument("--kubeconfig", help="kubeconfig file (default: the pod's ServiceAccount)")
+    parser.add_argument("--kubeconfig", help="kubeconfig file (default: the pod's ServiceAccount, else your own)")
     parser.add_argument("--context", help="context of the kubeconfig (default: the current one)")
     parser.add_argument(
         "--kinds",

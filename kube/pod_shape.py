@@ -417,6 +417,14 @@ def base_units(q: str | int | float) -> int:
     return _quantity_times(q, 1)
 
 
+def nano(q: str | int | float) -> int:
+    """Return a quantity in thousand-millionths, the precision of Kubernetes, rounded away from zero.
+
+    Raises BadQuantity.
+    """
+    return _quantity_times(q, 10**9)
+
+
 def _quantity_times(quantity: str | int | float, factor: int) -> int:
     """Return a quantity times `factor`, rounded away from zero, and limited to +-_MAX_QUANTITY * factor.
 

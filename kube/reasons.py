@@ -452,10 +452,11 @@ CONTROLLER: Mapping[str, Meaning] = {
         "The job was accepted, and its pods are being created.",
         "Nothing is to be done.",
     ),
-    "Running": Meaning(
-        "The job runs.",
+    "GangStarted": Meaning(
+        "As many pods as the min of the gang have started, so scheduleTimeoutSeconds no longer ends the job.",
         "Nothing is to be done.",
     ),
+    "Running": Meaning("The job runs.", "Nothing is to be done."),
     "Restarting": Meaning(
         "A pod of the job failed and is made anew.",
         "Nothing is to be done unless it happens again and again.",
@@ -512,8 +513,8 @@ CONTROLLER: Mapping[str, Meaning] = {
         "Ask the admin for the quota or the policy that the message names.",
     ),
     "ControllerFault": Meaning(
-        "A fault of turnout-controller keeps the job waiting.",
-        "Report the fault with the log.",
+        "An internal error of turnout-controller keeps the job waiting; it is retried.",
+        "Report the error with the log.",
         "The controller's log has the trace.",
     ),
     "ClockJumped": Meaning(

@@ -93,8 +93,8 @@ def parser() -> argparse.ArgumentParser:
 
 def add_common(parser: argparse.ArgumentParser, configmap: str, metrics_bind: str) -> None:
     """Add the flags that the extender and the nominator share. configmap, metrics_bind: defaults of these flags."""
-    parser.add_argument("--kubeconfig", help="path; else in-cluster, else the user's own")
-    parser.add_argument("--context", help="of the kubeconfig")
+    parser.add_argument("--kubeconfig", help="kubeconfig file (default: the pod's ServiceAccount, else your own)")
+    parser.add_argument("--context", help="context of the kubeconfig (default: the current one)")
     parser.add_argument("--configmap", default=configmap, help="namespace/name of the topology (%(default)s)")
     parser.add_argument(
         "--reservations",

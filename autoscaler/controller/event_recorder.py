@@ -14,6 +14,7 @@ from turnout.autoscaler.controller.metrics import Metrics
 from turnout.autoscaler.model import GangReason, Reason, Step
 from turnout.autoscaler.node_faults.model import (
     FaultState,
+    IneffectiveReport,
     NodeObservation,
     NodePlan,
     NodeReason,
@@ -21,7 +22,6 @@ from turnout.autoscaler.node_faults.model import (
     PodReport,
     TaintRules,
 )
-from turnout.autoscaler.node_faults.model import PassedOver as NodePassedOver
 from turnout.autoscaler.reporting.decision_log import event_text, log_record
 from turnout.jobs.annotations import unknown_names_text
 from turnout.jobs.model import JobKey
@@ -186,7 +186,7 @@ class NodeEvents:
         counts = {state.value: states[state] for state in (FaultState.SUSPECTED, FaultState.ON_TRIAL)}
         limit = self._rules.max_tainted(node_state.gpu_nodes)
         self._metrics.set_counts({**counts, "tainted": node_state.tainted, "all": node_state.gpu_nodes}, limit)
-        for each in plan.passed_over:
+        for each in plan.ineffective_reports:
             self._report_without_effect(each)
         for node, why in faults.items():
             if self._faults.get(node) != why:
@@ -219,7 +219,7 @@ class NodeEvents:
         for ref in (about, *map(_pod_ref, step.reports)):
             self._recorder.emit(ref, type_, step.reason.value, f"{step.node}: {text}", time.time())
 
-    def _report_without_effect(self, each: NodePassedOver) -> None:
+    def _report_without_effect(self, each: IneffectiveReport) -> None:
         """Report a pod's report without effect once: by metric, in the log, and as an Event on its pod unless it is
         only stale.
 
@@ -234,7 +234,7 @@ class NodeEvents:
             del self._reported[next(iter(self._reported))]
         self._metrics.count_skipped(each.reason.value)
         fields = {"node": pod_report.node, "pod": pod_report.pod, "reason": each.reason.value, "detail": each.why}
-        log.log(logging.DEBUG if each.reason in _DEBUG_REASONS else logging.INFO, "verdict_passed_over", extra=fields)
+        log.log(logging.DEBUG if each.reason in _DEBUG_REASONS else logging.INFO, "report_without_effect", extra=fields)
         if each.reason not in _DEBUG_REASONS:
             self._recorder.emit(
                 _pod_ref(pod_report), "Warning", each.reason.value, f"{pod_report.node}: {each.why}", time.time()

@@ -96,7 +96,7 @@ class Metrics:
             counter("queue_elastic_gpu_seconds", "Time for which workers above the min had GPUs.", "queue"), self._clock
         )
         self._first_estimates = _FirstEstimates(counter("start_predictions", _PREDICTIONS_TEXT, "queue", "result"))
-        self.leading = _Leading(leading_gauge(registry, "autoscaler"), self._stopped)
+        self.leading = _Leading(leading_gauge(registry, "autoscaler"), self._drop_series)
         self.nodes = _NodeMetrics(registry)
         self.usage = UsageMeter(registry, gpus, self._clock)
         self._cluster_gpus: Callable[[], Mapping[str, int]] = dict
@@ -218,7 +218,7 @@ class Metrics:
             for state, gpus in self._cluster_gpus().items():
                 yield "cluster_gpus", (state,), gpus
 
-    def _stopped(self) -> None:
+    def _drop_series(self) -> None:
         """Drop the series of queues, jobs and nodes, because another replica leads now."""
         self._lent.set_lent({})
         self.nodes.clear()
@@ -233,7 +233,10 @@ class Metrics:
         return self._by_key.get(key)
 
     def _begin_series(self, queue: str) -> None:
-        """Set every counter of a queue to 0. Prometheus sees no increase in a series that did not exist before."""
+        """Create the counters of a queue with value 0.
+
+        Prometheus sees no increase in a series that did not exist before.
+        """
         self._known_queues.add(queue)
         self._lent.gpu_seconds.labels(queue)
         self._restarts.labels(queue)

@@ -58,7 +58,7 @@ class _Refusal:
     """A change that was not written."""
 
     uid: str  # of the job
-    times: int  # how often in a row, >= 1
+    times: int  # consecutive failures, >= 1
     at_s: float  # last time, in seconds since 1970
     wait_s: float  # back-off from then on
     why: str  # the message of the API server, "" if it has not refused the change
@@ -97,10 +97,10 @@ class RefusedWrites:
         return refusal is not None and refusal.holds(raw, now_s)
 
     def note(self, key: JobKey, raw: Object, why: str, now_s: float, retry_after_s: float = 0.0) -> None:
-        """Note that a change was not written, with a longer back-off each time in a row. now_s: seconds since 1970.
+        """Store that a change was not written. Each consecutive failure has a longer back-off.
 
-        raw: the job's object. why: the message of the API server, "" if it did not refuse. retry_after_s: the shortest
-        back-off.
+        raw: the job's object. why: the message of the API server, "" if it did not refuse. now_s: seconds since 1970.
+        retry_after_s: the shortest back-off.
         """
         uid, before = raw["metadata"].get("uid", ""), self._refusals.get(key)
         times = 1 + (before.times if before is not None and before.uid == uid else 0)
@@ -269,9 +269,9 @@ class ScaleWriter:
         try:
             await self._jobs.patch(change.path, {"metadata": meta}, change.media_type, FIELD_MANAGER)
         except CallError as error:
-            log.info("wish_not_noted", extra={"job": str(key), "why": str(error)})
+            log.info("manual_size_not_noted", extra={"job": str(key), "why": str(error)})
             return False
-        log.info("wish_noted", extra={"job": str(key), "workers_before": size})
+        log.info("manual_size_noted", extra={"job": str(key), "workers_before": size})
         return True
 
     def _may_try(self, key: JobKey, raw: Object, now_s: float) -> bool:
@@ -293,8 +293,9 @@ class ScaleWriter:
         """Carry out one step, unless it is a dry run, another replica leads, or a refusal still holds. Return True if
         it was written.
 
-        The outcome is reported, unless the job is deleted or a retry is not due. leaving: returns the names of leaving
-        pods. jobs: all objects. annotations_of: returns the annotations to write. now_s: seconds since 1970.
+        The outcome is reported, unless the job is missing in `jobs` or a retry is not due. leaving: returns the
+        names of leaving pods. jobs: all objects. annotations_of: returns the annotations to write. now_s: seconds since
+        1970.
         """
         raw = jobs.get(step.key)
         if self.dry_run:
@@ -335,7 +336,8 @@ class ScaleWriter:
         the kind needs one, was created.
 
         raw: the job's object. change_of: returns the change for a version of it. now_s: seconds since 1970. A failure
-        of the API server is remembered, so that the retry waits; a conflict only after MAX_CONSECUTIVE_CONFLICTS.
+        of the API server is remembered, so that the retry waits; a conflict only after MAX_CONSECUTIVE_CONFLICTS. A job
+        that was deleted meanwhile counts as a conflict.
         """
         change = change_of(raw)
         try:
@@ -409,7 +411,7 @@ class ScaleWriter:
         except NotLeading:
             return False
         except CallError as error:
-            log.warning("not_followed", extra={"job": str(key), "why": str(error)})
+            log.warning("scale_plan_not_created", extra={"job": str(key), "why": str(error)})
             self.refusals.note(key, raw, _refusal_message(error), now_s, error.retry_after_s)
             return False
         self._created_plans[key] = change.body["metadata"]["name"]

@@ -235,7 +235,7 @@ class NodeStep:
 
 
 @dataclass(frozen=True, slots=True)
-class PassedOver:
+class IneffectiveReport:
     """A report without effect."""
 
     pod_report: PodReport
@@ -248,4 +248,4 @@ class NodePlan:
     """The decision on all nodes."""
 
     steps: tuple[NodeStep, ...]  # at most one for each node
-    passed_over: tuple[PassedOver, ...]
+    ineffective_reports: tuple[IneffectiveReport, ...]

@@ -16,12 +16,12 @@ import msgspec
 from turnout.autoscaler.node_faults.model import (
     MAX_PROOFS,
     FaultState,
+    IneffectiveReport,
     NodeEntry,
     NodeObservation,
     NodePlan,
     NodeReason,
     NodeStep,
-    PassedOver,
     PodReport,
     Proof,
     Record,
@@ -40,9 +40,10 @@ def plan_taints(state: NodeObservation, rules: TaintRules, now_s: float) -> Node
 
     Steps that leave a node without a taint come first, then the others; in each part by the time of the first failed
     check, then by name. A node without a change has no step. A report that would taint more nodes than the rules permit
-    has no effect. now_s: seconds since 1970.
+    has no effect. A taint that the plan removes counts until the next plan, because its removal may fail. now_s:
+    seconds since 1970.
     """
-    reports, passed_over = _reports_that_count(state, rules, now_s)
+    reports, ineffective_reports = _reports_that_count(state, rules, now_s)
     changes = [_NodeChange(name, entry, rules, now_s) for name, entry in state.nodes.items()]
     for change in changes:
         change.apply_reports(sorted(reports.get(change.name, ()), key=_report_order))
@@ -55,33 +56,34 @@ def plan_taints(state: NodeObservation, rules: TaintRules, now_s: float) -> Node
         if change.taints and not change.entry.tainted:
             namespace = _sole_namespace(change.record)
             if why := _over_share(state, rules, taints, namespace, tainted_by_namespace[namespace]):
-                passed_over += (
-                    PassedOver(pod_report, NodeReason.SHARE_REACHED, why) for pod_report in change.applied_reports
+                ineffective_reports += (
+                    IneffectiveReport(pod_report, NodeReason.SHARE_REACHED, why)
+                    for pod_report in change.applied_reports
                 )
                 continue
             taints += 1
             tainted_by_namespace[namespace] += 1
         steps.append(change.step())
-    return NodePlan(tuple(steps), tuple(passed_over))
+    return NodePlan(tuple(steps), tuple(ineffective_reports))
 
 
 def _reports_that_count(
     state: NodeObservation, rules: TaintRules, now_s: float
-) -> tuple[dict[str, list[tuple[PodReport, NodeReport]]], list[PassedOver]]:
+) -> tuple[dict[str, list[tuple[PodReport, NodeReport]]], list[IneffectiveReport]]:
     """Return (node -> [(pod report, its content)] of new reports on it, reports without effect).
 
     Neither has a report that was handled before, or one from after `now_s`, which counts later.
     """
-    passed_over: list[PassedOver] = []
+    ineffective_reports: list[IneffectiveReport] = []
     reports = defaultdict[str, list[tuple[PodReport, NodeReport]]](list)
     for pod_report in state.pod_reports:
         if (reason := _without_effect(pod_report, state, rules, now_s)) is not None:
-            passed_over.append(reason)
+            ineffective_reports.append(reason)
         elif (report := pod_report.report) is None or report.at_s > now_s:
             continue
         elif not _is_handled(state.nodes[pod_report.node].record, pod_report, report):
             reports[pod_report.node].append((pod_report, report))
-    return reports, passed_over
+    return reports, ineffective_reports
 
 
 def _over_share(state: NodeObservation, rules: TaintRules, taints: int, namespace: str, by_namespace: int) -> str:
@@ -120,30 +122,30 @@ def _sole_namespace(record: Record | None) -> str:
 
 def _without_effect(
     pod_report: PodReport, state: NodeObservation, rules: TaintRules, now_s: float
-) -> PassedOver | None:
+) -> IneffectiveReport | None:
     """Return the report with the reason why it has no effect; None if it has one, or was handled before.
 
     now_s: seconds since 1970.
     """
     report, entry = pod_report.report, state.nodes.get(pod_report.node)
     if report is None:
-        return PassedOver(pod_report, NodeReason.BAD_VERDICT, pod_report.fault)
+        return IneffectiveReport(pod_report, NodeReason.BAD_VERDICT, pod_report.fault)
     age_s = now_s - report.at_s
     if not pod_report.node or report.node not in ("", pod_report.node):
         why = f"it speaks of node {report.node!r}, and its pod is bound to {pod_report.node or 'none'!r}"
-        return PassedOver(pod_report, NodeReason.OTHER_NODE, why)
+        return IneffectiveReport(pod_report, NodeReason.OTHER_NODE, why)
     if entry is None:
-        return PassedOver(pod_report, NodeReason.UNKNOWN_NODE, f"there is no node {pod_report.node!r}")
+        return IneffectiveReport(pod_report, NodeReason.UNKNOWN_NODE, f"there is no node {pod_report.node!r}")
     if not -rules.ahead_s <= age_s <= rules.fresh_s:
         age_text = f"{age_s:.0f} s old" if age_s > 0 else f"of {-age_s:.0f} s ahead of now"
-        return PassedOver(pod_report, NodeReason.STALE, f"it is {age_text}")
+        return IneffectiveReport(pod_report, NodeReason.STALE, f"it is {age_text}")
     if _is_handled(entry.record, pod_report, report):
         return None
     if report.kind is CheckResult.FINE:
         reason = _pass_without_effect(namespace_of(pod_report.pod), report, entry.record)
     else:
         reason = _failure_without_effect(report, entry, rules)
-    return None if reason is None else PassedOver(pod_report, *reason)
+    return None if reason is None else IneffectiveReport(pod_report, *reason)
 
 
 def _pass_without_effect(namespace: str, report: NodeReport, record: Record | None) -> tuple[NodeReason, str] | None:

@@ -12,7 +12,7 @@ from turnout.autoscaler.observe.native_gangs import (
     GroupName,
     GroupUse,
     NativeGangs,
-    group_named,
+    group_name_of,
     is_alive,
     min_of_settled,
     obstacle_of,
@@ -42,7 +42,7 @@ class GroupUses:
         leaving = {worker.name for worker in state.workers if worker.leaving or worker.index >= size}
         pods, running = Counter[GroupName](), Counter[GroupName]()
         for pod in self._pods.of_job(uid):
-            name = group_named(pod)
+            name = group_name_of(pod)
             if name is not None and is_alive(pod) and pod.metadata.name not in leaving:
                 pods[name] += 1
                 running[name] += pod.status.phase == "Running"

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
-from turnout.autoscaler.memory import Terms, trimmed
+from turnout.autoscaler.memory import Terms, trimmed_terms
 from turnout.autoscaler.observe.job_table import JobTable
 from turnout.jobs.annotations import unknown_names
 from turnout.jobs.kinds.job_kind import JobKind
@@ -108,12 +108,12 @@ class JobReader:
         """Return uid -> the terms to keep in the leader memory: of jobs above the min of their terms, and of growing
         jobs.
 
-        The terms contain only the annotations that `trimmed` keeps. A job without stored terms is absent. growing: jobs
-        that are about to grow.
+        The terms contain only the annotations that `trimmed_terms` keeps. A job without stored terms is absent.
+        growing: jobs that are about to grow.
         """
         growing_uids = {self._jobs.uid(key) for key in growing}
         return {
-            uid: trimmed(terms)
+            uid: trimmed_terms(terms)
             for uid, job in self._jobs.by_uid.items()
             if (terms := self._terms.get(uid)) is not None and (job.replicas > terms.minimum or uid in growing_uids)
         }

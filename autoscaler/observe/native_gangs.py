@@ -140,7 +140,7 @@ def min_of_settled(use: GroupUse) -> int | None:
     return fitting if fitting != group.min_count else None
 
 
-def group_named(pod: Pod) -> GroupName | None:
+def group_name_of(pod: Pod) -> GroupName | None:
     """Return the native PodGroup that a pod names; None if it names none, or if the name is too long."""
     named = pod.spec.scheduling_group
     name = named.get("podGroupName") if isinstance(named, dict) else None
@@ -184,7 +184,7 @@ class NativeGangs:
 
         A pod that names none, is over or terminates is dropped instead.
         """
-        uid, name = pod.metadata.uid, group_named(pod)
+        uid, name = pod.metadata.uid, group_name_of(pod)
         if name is None or not is_alive(pod):
             self.drop_pod(uid)
             return

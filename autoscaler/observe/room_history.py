@@ -130,7 +130,7 @@ class Promises:
         overdue_jobs: set[JobKey] = set()
         for each in observation.jobs:
             if each.promised:
-                self._since[each.job.key] = self._promised(each, before.get(each.job.key), now_s)
+                self._since[each.job.key] = self._promise_of(each, before.get(each.job.key), now_s)
                 if now_s - self._since[each.job.key][1] > self._promise_s:
                     overdue_jobs.add(each.job.key)
         if not overdue_jobs:
@@ -143,7 +143,7 @@ class Promises:
         )
 
     @staticmethod
-    def _promised(each: JobState, before: tuple[int, float] | None, now_s: float) -> tuple[int, float]:
+    def _promise_of(each: JobState, before: tuple[int, float] | None, now_s: float) -> tuple[int, float]:
         """Return (number of promised workers of a job, since when they are no fewer).
 
         before: the last result, None for none. The time begins again when fewer workers are promised, since some have

@@ -81,8 +81,9 @@ def is_usage(line: bytes) -> bool:
 
 
 def read_usage_line(line: bytes) -> UsageLine:
-    """Return the usage of a line of the decision log. Raises BadLine if it cannot be read, or a number is out of
-    bounds.
+    """Return the usage of a line of the decision log.
+
+    Raises BadLine if it is no usage line, or if a number is below 0 or not below _MAX_AMOUNT.
     """
     usage = _decode_line(_USAGE_DECODER, line)
     amounts = [usage.seconds, usage.won_gpu_s, usage.cost_gpu_s]

@@ -87,13 +87,13 @@ def has_surplus(job: Job, policy: Policy, now_s: float) -> bool:
 
 
 def is_exhausted(job: Job, policy: Policy, now_s: float) -> bool:
-    """Return True if a shrink now would cost the job more than the one restart that it may owe: its balance is below 0.
+    """Return True if the balance of a job is below 0, so that a shrink now costs more than the restart that it may owe.
 
     Such a job gives all its elastic workers, so that this shrink is its last. The balance counts the higher of its own
     restart cost and that of the policy. False for a job that was never resized. now_s: seconds since 1970.
     """
     cost_s = max(restart_s(job, policy), policy.restart_s)
-    return _balance_s(job, policy, now_s, job.curve, cost_s) - cost_s < -cost_s
+    return _balance_s(job, policy, now_s, job.curve, cost_s) < 0
 
 
 # Age of an annotation up to which a later term in it counts. A Lease that was deleted begins at term 0 again.

@@ -33,7 +33,9 @@ class DemoPage:
     async def serve(self, kubeconfig: Path, settings: Settings = _DEFAULTS) -> AsyncIterator[str]:
         """Serve the page of a kubeconfig's cluster on loopback during the block; yields the address for a browser.
 
-        settings: of the autoscaler in that cluster, by which the page shows its decisions.
+        The address contains the secret of this page, so it must not be logged. A later call has the same port and
+        secret. Raises BadAddress if the port is taken, and the errors of `Client.open`. settings: of the autoscaler in
+        that cluster, by which the page shows its decisions.
         """
 
         def on_loopback(port: int) -> PageSettings:

@@ -33,10 +33,10 @@ _UP = (
     ("local up", "16 nodes of 8 GPUs under two leaf switches"),
     ("local up --nodes 64 --gpus 4", "a larger one"),
     ("local up --fabric map.txt", "one node for each host of your map"),
-    ("local up --processes", "pods run their commands, as processes of yours"),
+    ("local up --processes", "run the commands of pods as processes of your user"),
 )
-_DOWN = ("local down", "end it, with all that runs there")
-_STATUS = ("local status", "is one up, and what runs there?")
+_DOWN = ("local down", "stop the local cluster and all its pods")
+_STATUS = ("local status", "show whether a local cluster runs, and its pods")
 _EXAMPLES = (*_UP, _STATUS, _DOWN)
 _NODES, _GPUS, _MAX_NODES, _MAX_GPUS = 16, 8, 5_000, 64
 
@@ -49,11 +49,11 @@ def add(commands: Verbs) -> None:
 def _add_verbs(parser: argparse.ArgumentParser) -> None:
     """Add the commands up, down and status."""
     verbs = parser.add_subparsers(metavar="COMMAND", required=True)
-    up = add_verb(verbs, "up", "start one in the background and print the KUBECONFIG to use", _UP)
+    up = add_verb(verbs, "up", "start a local cluster in the background and print its KUBECONFIG", _UP)
     _add_up_options(up)
     up.set_defaults(run=_up)
-    add_verb(verbs, "down", "end it", (_DOWN,)).set_defaults(run=_down)
-    add_verb(verbs, "status", "how it is; exit 1 when none runs", (_STATUS,)).set_defaults(run=_status)
+    add_verb(verbs, "down", "stop the local cluster", (_DOWN,)).set_defaults(run=_down)
+    add_verb(verbs, "status", "show its state; exit code 1 if none runs", (_STATUS,)).set_defaults(run=_status)
 
 
 def _add_up_options(parser: argparse.ArgumentParser) -> None:
@@ -65,7 +65,7 @@ def _add_up_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--port", type=_from_0(65_535), default=0, help="port of the API; 0 for a free one (%(default)s)"
     )
-    parser.add_argument("--processes", action="store_true", help="pods run their commands, as processes of yours")
+    parser.add_argument("--processes", action="store_true", help="run the commands of pods as processes of your user")
     parser.add_argument("--real", action="store_true", help="on the control plane that `make controlplane` has built")
     parser.add_argument("--no-extender", action="store_true", help="let the scheduler place pods by itself")
 
@@ -93,7 +93,10 @@ def _up(args: argparse.Namespace) -> int:
     """
     folder = home()
     if (running := running_cluster(folder)) is not None:
-        print(f"turnout local up: one is up already, at {running.url}; turnout local down ends it", file=sys.stderr)
+        print(
+            f"turnout local up: a local cluster runs already at {running.url}: stop it with `turnout local down`",
+            file=sys.stderr,
+        )
         return ExitCode.FAILED
     try:
         if args.fabric:

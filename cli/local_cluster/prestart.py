@@ -1,7 +1,7 @@
 """Starts port, kubeconfig and extender of a local cluster before its own modules are imported.
 
-Both programs read their libraries for a second or so: side by side, a person waits for one of them only. Who calls
-the port meanwhile is queued by the kernel. Nothing heavy may be imported here.
+Each program needs about one second for its imports. Started together, they cost the user one second. The kernel queues
+connections to the port until then. Nothing heavy may be imported here.
 """
 
 from __future__ import annotations

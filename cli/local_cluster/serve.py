@@ -161,7 +161,7 @@ async def _write_map(cluster: LocalCluster, data: dict[str, str]) -> None:
 def _put(file: Path, text: bytes) -> None:
     """Write `text` to a file that only its owner may read. No reader of an existing file sees a part of the new one."""
     part = file.with_suffix(".part")
-    part.unlink(missing_ok=True)  # of another that was cut off, whose mode may be any
+    part.unlink(missing_ok=True)  # left by a process that was killed; its mode is unknown
     part.touch(mode=0o600, exist_ok=False)
     part.write_bytes(text)
-    part.rename(file)  # whole or not at all
+    part.rename(file)  # atomic

@@ -272,7 +272,10 @@ def _job_item(
 def gang_items(
     observation: Observation, gangs: Mapping[JobKey, UnmanagedGang], pods: Sequence[PlacedPod]
 ) -> tuple[JobItem, ...]:
-    """Return, by name, the running gangs and lone pods that no job of a known kind owns."""
+    """Return the running gangs and lone pods that no job of a known kind owns, sorted by kind, namespace and name.
+
+    A gang without a pod in `pods` is left out.
+    """
     decided_keys = {state.job.key for state in observation.jobs}
     pods_by_job: dict[str, list[PlacedPod]] = {}
     for pod in pods:

@@ -34,7 +34,7 @@ class PastSamples(Generic[T]):
 class BadAnswer(ValueError):
     """An invalid answer of Prometheus.
 
-    The message is shown after "Prometheus does not tell the time before this page started:".
+    The message is shown after "Prometheus has no data from before this page started:".
     """
 
 

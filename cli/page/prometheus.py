@@ -85,8 +85,8 @@ class _Answers(Generic[T]):
             log.warning("prometheus_unreachable", extra={"error": str(error)[:500] or type(error).__name__})
             past = PastSamples(note="Prometheus cannot be reached.")
         except BadAnswer as error:
-            past = PastSamples(note=f"Prometheus does not tell the time before this page started: {error}.")
-        if past.note and key in self._known:  # what was known of an earlier time is still true
+            past = PastSamples(note=f"Prometheus has no data from before this page started: {error}.")
+        if past.note and key in self._known:  # keep the samples of the last successful query
             past = PastSamples(self._known[key][1].samples, past.note)
         self._known[key] = self._clock.monotonic(), past
         self._known.move_to_end(key)
@@ -111,8 +111,9 @@ class Prometheus:
     async def queue(self, name: str, window: str, end_s: float) -> PastSamples[QueueSample]:
         """Return the samples of the queue `name` before a time. end_s: since 1970.
 
-        A failure is not raised: it stands in the note of the result. window: a key of WINDOWS, which gives the time
-        between two samples.
+        `end_s` counts for a new query only: a stored answer is reused for KNOWN_S seconds. Waits WAIT_S seconds at most
+        for the first answer; then there are no samples. A failure is not raised: it stands in the note of the result.
+        window: gives the time between two samples. Raises KeyError unless it is a key of WINDOWS.
         """
         step_s = WINDOWS[window]
 
@@ -128,7 +129,8 @@ class Prometheus:
     async def job(self, job: JobItem, end_s: float) -> PastSamples[SizeSample]:
         """Return the changes of a job's size before a time, at most JOB_S seconds of them. end_s: since 1970.
 
-        A failure is not raised: it stands in the note of the result.
+        `end_s` counts for a new query only: a stored answer about the job is reused for KNOWN_S seconds. A failure is
+        not raised: it stands in the note of the result.
         """
         began_s = end_s - JOB_S if job.since_at_s is None else max(job.since_at_s, end_s - JOB_S)
         step_s = max(MIN_STEP_S, (end_s - began_s) / (MAX_POINTS - 1))
@@ -140,7 +142,7 @@ class Prometheus:
             found = await self._lines(query, "", end_s, step_s, points)
             return size_samples(found.get("", {}))
 
-        return await self._jobs.get(job.job, ask)
+        return await self._jobs.get(f"{job.since_at_s} {job.job}", ask)  # a later job may have this name
 
     async def _lines(self, query: str, label: str, end_s: float, step_s: float, points: int) -> dict[str, TimeSeries]:
         """Send a range query and return its series by the value of `label`.

@@ -145,7 +145,7 @@ async def serve(settings: Settings, args: argparse.Namespace, print_now: Callabl
 def unready_reason(source: PageSource) -> str | None:
     """Return why the page shows nothing yet; None after the first observation, whatever happens then."""
     return (
-        None if source.has_synced else "; ".join(source.watches.unsynced()) or "the first observation is not made yet"
+        None if source.has_synced else "; ".join(source.watches.unsynced()) or "the first observation is not complete"
     )
 
 

@@ -74,7 +74,7 @@ class LogFollower:
                 if ended and (run is None or self._done):
                     return
             except (Unreachable, ServerFault) as error:
-                self._tell(f"{error}: looking again")
+                self._tell(f"{error}: retrying")
             await self._clock.sleep(LOOK_S)
 
     async def _job_is_over(self) -> bool:
@@ -118,7 +118,7 @@ class LogFollower:
 
         if run.key != self._run:
             if self._run is not None:
-                self._tell(f"worker {self._rank} runs anew: pod {run.pod}, run {run.number + 1} of {run.container}")
+                self._tell(f"worker {self._rank} was restarted: pod {run.pod}, run {run.number + 1} of {run.container}")
             self._shown_bytes = -1 if self._run is None and self._first else 0
             self._run, self._done = run.key, False
         if self._done:
@@ -126,7 +126,7 @@ class LogFollower:
         params = {"container": run.container, "follow": "false" if ended else "true"}
         try:
             if self._shown_bytes < 0:
-                self._shown_bytes = await self._passed_over(run)
+                self._shown_bytes = await self._bytes_before_first(run)
             skip = self._shown_bytes
             async for piece in self._calls.stream(f"{self._pods}/{run.pod}/log", params):
                 self._show(piece[skip:])
@@ -136,7 +136,7 @@ class LogFollower:
             return  # the pod has gone meanwhile, or its container waits to be started again
         self._done = run.over or ended
 
-    async def _passed_over(self, run: Run) -> int:
+    async def _bytes_before_first(self, run: Run) -> int:
         """Return how many bytes of a run's log precede the part that `first` selects; 0 if it is not in the log."""
         path, container = f"{self._pods}/{run.pod}/log", {"container": run.container}
         part = await self._calls.get(path, {**container, **self._first})

@@ -69,7 +69,8 @@ def _gathered(folder: Path) -> WorldStacks:
         raise BadStacks(f"no RANK-WORLD.stacktrace file, as 00003-00008.stacktrace, is in {folder}")
     worlds = {int(name[6:11]) for name in names}
     if len(worlds) > 1:
-        raise BadStacks(f"{folder} has stacks of worlds of {' and '.join(map(str, sorted(worlds)))} ranks: keep one's")
+        sizes = " and ".join(map(str, sorted(worlds)))
+        raise BadStacks(f"{folder} has stack files of worlds of {sizes} ranks: delete the files of all worlds but one")
     (world,) = worlds
     if not 0 < world <= MAX_RANKS or int(names[-1][:5]) >= world:
         raise BadStacks(f"{names[-1]}: there is no such rank or world")

@@ -45,7 +45,7 @@ def _submit(args: argparse.Namespace) -> int:
     from turnout.cli.jobs import BadSubmission, JobRequest, submission
 
     command = args.command[1:] if args.command[:1] == ["--"] else args.command
-    minimum, maximum = args.min or args.workers, args.max or args.workers
+    minimum, maximum = (args.workers if each is None else each for each in (args.min, args.max))
     namespace = args.namespace or context_namespace(args)
     wish = JobRequest(args.name, namespace, args.image, args.workers, minimum, maximum, args.gpus, command)
     try:

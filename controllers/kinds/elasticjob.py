@@ -326,7 +326,8 @@ def pod_spec(job: ControlledJob, role: Role, replica: Replica, _owned: OwnedObje
     """Return the spec of one replica's pod, with its environment, more memory and the nodes that it avoids."""
     spec, env = dict(role.template["spec"]), [*_env(job, role, replica)]
     spec["containers"] = [
-        _with_env(each, env, replica, job) if each.get("name") == CONTAINER else each for each in spec["containers"]
+        _with_prepended_env(each, env, replica, job) if each.get("name") == CONTAINER else each
+        for each in spec["containers"]
     ]
     return (
         spec
@@ -335,7 +336,7 @@ def pod_spec(job: ControlledJob, role: Role, replica: Replica, _owned: OwnedObje
     )
 
 
-def _with_env(container: Object, env: Sequence[Object], replica: Replica, job: ControlledJob) -> Object:
+def _with_prepended_env(container: Object, env: Sequence[Object], replica: Replica, job: ControlledJob) -> Object:
     """Return the training container with variables: `env` first, so that its own variables may refer to them.
 
     A worker that ran out of memory gets more, if the job allows it.

@@ -50,8 +50,8 @@ def _too_large(job: ControlledJob) -> str | None:
     if total <= CHILDREN_BYTES:
         return None
     return (
-        f"the pods of the job have {total >> 20} MiB together, replicas times template, the most of them of "
-        f"{roles[-1][1]}: at most {CHILDREN_BYTES >> 20} MiB are made"
+        f"the pods of all replicas have {total >> 20} MiB of JSON, above the limit of {CHILDREN_BYTES >> 20} "
+        f"MiB; role {roles[-1][1]} has the most: shorten its template or lower its replicas"
     )
 
 
@@ -93,7 +93,10 @@ def read_role(named: NamedRole, container: str, port: Port | None, restart: Rest
 
 
 def check_template(template: ObjectPart) -> None:
-    """Raise BadJob for a template with a field of a wrong type, among those that the controllers read."""
+    """Raise BadJob for a template with a field of a wrong type, among those that the controllers read.
+
+    Also for a containerPort outside 1..MAX_PODS; the API server refuses those above 65535.
+    """
     for named in ("labels", "annotations"):
         template.part("metadata").text_map(named)
     spec = template.part("spec")

@@ -105,13 +105,13 @@ def pod_spec(job: ControlledJob, role: Role, replica: Replica, _owned: OwnedObje
     """
     spec, index = dict(role.template["spec"]), replica.index
     variables = _env(job, role, index)
-    spec["containers"] = [_with_env(each, variables) for each in spec["containers"]]
+    spec["containers"] = [_with_appended_env(each, variables) for each in spec["containers"]]
     if (host := _host_to_wait_for(job, role, index)) is not None:
         spec["initContainers"] = [*(spec.get("initContainers") or ()), _waiting_container(host)]
     return spec
 
 
-def _with_env(container: Object, added: Sequence[Object]) -> Object:
+def _with_appended_env(container: Object, added: Sequence[Object]) -> Object:
     """Return a container with variables after its own, even if it sets the same names. added: the variables.
 
     Python's output is unbuffered unless the container sets PYTHONUNBUFFERED itself.
@@ -226,12 +226,15 @@ def other_children(job: ControlledJob, _owned: OwnedObjects) -> list[NeededChild
     children: list[NeededChild] = [each for role in job.roles for each in services(PYTORCHJOB, job, role)]
     policy = job.spec.elastic_policy
     if policy is not None and policy.metrics:
-        children.append(_autoscaler(job, policy.metrics))
+        children.append(_hpa(job, policy.metrics))
     return children
 
 
-def _autoscaler(job: ControlledJob, metrics: Sequence[Object]) -> Object:
-    """Return the HorizontalPodAutoscaler of an elastic job."""
+def _hpa(job: ControlledJob, metrics: Sequence[Object]) -> Object:
+    """Return the HorizontalPodAutoscaler of an elastic job.
+
+    metrics: of spec.elasticPolicy.metrics, as autoscaling/v2 has them, at least one.
+    """
     min_workers, max_workers = pytorchjob.bounds(job.spec) or (0, 0)
     target = {"kind": KIND, "name": job.name, "apiVersion": job.api_version}
     spec = {"scaleTargetRef": target, "minReplicas": min_workers, "maxReplicas": max_workers, "metrics": list(metrics)}

@@ -392,7 +392,7 @@ def _with_plugins(job: ControlledJob, role: Role, replica: Replica, spec: Mappin
         changed = _with_svc(job, role, replica, changed, plugins["svc"])
     if "env" in plugins:
         index = str(replica.index)
-        changed = _with_env(changed, {"VK_TASK_INDEX": index, "VC_TASK_INDEX": index})
+        changed = _with_missing_env(changed, {"VK_TASK_INDEX": index, "VC_TASK_INDEX": index})
     return changed
 
 
@@ -408,7 +408,7 @@ def _with_svc(
     if _is_on(options, "inject-hosts-env"):
         data: Mapping[str, str] = job.spec["hosts"]
         env = {key: value for key, value in data.items() if key.startswith("VC_")}
-        changed = _with_env(changed, {key: _variable_value(job, key, value) for key, value in env.items()})
+        changed = _with_missing_env(changed, {key: _variable_value(job, key, value) for key, value in env.items()})
     return _with_mount(changed, _config_name(job), {"configMap": {"name": _config_name(job)}}, {"mountPath": HOSTS})
 
 
@@ -417,10 +417,10 @@ def _variable_value(job: ControlledJob, key: str, value: str) -> str | Object:
     return value if len(value) <= _MAX_INLINE else {"configMapKeyRef": {"name": _config_name(job), "key": key}}
 
 
-def _with_env(spec: dict[str, Any], env: Mapping[str, str | Object]) -> dict[str, Any]:
-    """Return a pod's spec with variables added to every container that does not set them itself.
+def _with_missing_env(spec: dict[str, Any], env: Mapping[str, str | Object]) -> dict[str, Any]:
+    """Return a copy of a pod's spec in which each container and init container has these variables.
 
-    env: name -> value, or the source of the value.
+    A variable that a container sets itself stays as it is. env: name -> value, or the source of the value.
     """
     added = [{"name": k, **({"value": v} if isinstance(v, str) else {"valueFrom": v})} for k, v in env.items()]
 

@@ -108,7 +108,7 @@ class JobController:
     async def _work(self) -> None:
         """Reconcile queued jobs until cancelled.
 
-        A failed job is queued again after a back-off. If the failure is a bug of ours, it is reported as well.
+        A failed job is queued again after a back-off. If the failure is an internal error, it is reported as well.
         """
         while True:
             key = await self._queue.next()
@@ -128,8 +128,9 @@ class JobController:
     async def reconcile_job(self, key: JobKey) -> None:
         """Decide on one job, write, and record Events and metrics; a job that is not in the cache is skipped.
 
-        Raises CallError, or any exception of a bug of ours; the caller has to retry the job. A name that is taken is
-        reported and retried later.
+        Raises CallError, or any exception of an internal error; the caller has to retry the job. A name that is taken
+        is reported and retried later. The decision's own Events are recorded once it is written, so that a retry does
+        not record them again.
         """
         if (cached_job := self._cache.job(key)) is None:
             return
@@ -140,15 +141,18 @@ class JobController:
             outcome = reconcile(kind, raw, replace(owned, jumped_s=self._moment.jumped_s), now_s, self._gang_settings)
         meta = raw["metadata"]
         self._note_first_pod(key, kind, raw, owned)
-        self._emit_events(kind, raw, outcome.events)
         try:
             await self._writer.carry_out(key, meta["uid"], meta["resourceVersion"], outcome)
         except NameTaken as error:
             self._emit_events(kind, raw, [EventOnJob(Reason.NAME_TAKEN, str(error), warning=True)])
-            self._queue.add_after(key, _NAME_TAKEN_RETRY_S)
+            requeue_s = _NAME_TAKEN_RETRY_S if outcome.requeue_s is None else outcome.requeue_s
+            self._queue.add_after(key, min(requeue_s, _NAME_TAKEN_RETRY_S))
+            return  # not all was written, so nothing is counted
         except (Forbidden, Rejected) as error:
             self._emit_events(kind, raw, [EventOnJob(Reason.NOT_CREATED, error.message[:500], warning=True)])
             raise
+        else:
+            self._emit_events(kind, raw, outcome.events)
         for verb, resource in written_resources(kind, outcome, self._plurals):
             self._metrics.writes.labels(verb, resource).inc()
         for reason in outcome.restarts:
@@ -178,7 +182,7 @@ class JobController:
             self._metrics.first_pod_s.labels(kind.full_name).observe(max(0.0, first_s - created_s))
 
     def _report_fault(self, key: JobKey, error: Exception) -> None:
-        """Log, count and report to the owner a fault of ours that stops a job.
+        """Log, count and report to the owner an internal error that stops a job.
 
         The job is retried after its own back-off.
         """
@@ -186,7 +190,7 @@ class JobController:
         self._metrics.internal_errors.labels(self._kinds[key.api].full_name).inc()
         try:
             if (cached_job := self._cache.job(key)) is not None:
-                text = f"a fault of turnout-controller keeps it waiting: {error!r:.200}"
+                text = f"turnout-controller failed on this job and will retry: {error!r:.200}"
                 self._emit_events(self._kinds[key.api], cached_job[0], [EventOnJob(Reason.FAULT, text, warning=True)])
         except Exception:
             log.exception("fault_not_reported", extra={"job": f"{key.namespace}/{key.name}"})
@@ -274,7 +278,7 @@ class Metrics:
             return Counter(f"turnout_controller_{name}", text, labels, registry=self.registry)
 
         self.internal_errors = counter(
-            "internal_errors", "Decisions on a job or a ScalePlan that an error of ours ended.", "job_kind"
+            "internal_errors", "Decisions on a job or a ScalePlan that an internal error ended.", "job_kind"
         )
         start_at_zero(self.internal_errors, kinds)
         self.events = counter("events", "Events on jobs and ScalePlans, by reason.", "job_kind", "reason")

@@ -60,7 +60,7 @@ class ScalePlans:
     async def _work(self) -> None:
         """Carry out queued plans until cancelled.
 
-        A failed plan is queued again after a back-off. If the failure is a bug of ours, it is reported as well.
+        A failed plan is queued again after a back-off. If the failure is an internal error, it is reported as well.
         """
         while True:
             key = await self._queue.next()
@@ -99,13 +99,13 @@ class ScalePlans:
         log.info("scale_plan_done", extra={**fields, "why": result.status["message"]})
 
     def _report_fault(self, key: JobKey, error: Exception) -> None:
-        """Log, count and report a fault of ours that stops a plan. The plan is retried after its own back-off."""
+        """Log, count and report an internal error that stops a plan. The plan is retried after its own back-off."""
         log.error("scale_plan_refused", extra={"plan": f"{key.namespace}/{key.name}"}, exc_info=error)
         self._metrics.internal_errors.labels(KIND).inc()
         if (plan := self._pending_plans.get(key)) is None:
             return
         ref = ObjectRef(KIND, API, key.namespace, key.name, plan["metadata"].get("uid", ""))
-        text = f"a fault of turnout-controller keeps it waiting: {error!r:.200}"
+        text = f"turnout-controller failed on this plan and will retry: {error!r:.200}"
         self._events.emit(ref, "Warning", Reason.FAULT.value, text, self._clock.wall())
         self._metrics.events.labels(KIND, Reason.FAULT.value).inc()
 

@@ -60,7 +60,10 @@ class WorkQueue:
             self._added.set()
 
     def add_after(self, key: JobKey, wait_s: float) -> None:
-        """Queue a job in `wait_s` seconds, unless it is already due earlier. `run` has to run."""
+        """Queue a job in `wait_s` seconds, unless it is already due earlier. A later call may only shorten the wait.
+
+        Jobs are queued only while `run` runs. wait_s: >= 0.
+        """
         at_s = self._clock.monotonic() + wait_s
         if self._due.get(key, at_s) < at_s:
             return

@@ -36,7 +36,7 @@ class FaultEvent:
     """A planned fault."""
 
     fault: Fault
-    aim: float  # picks the target: its position in the list of possible targets, as a share from 0 to 1
+    aim: float  # picks the target: its position in the list of possible targets, as a share in [0, 1)
     after_s: float  # seconds of undisturbed training before it; if `during_recovery`, seconds after the fault before it
     lasts_s: float  # seconds until it is undone, for faults that can be
     during_recovery: bool = False  # it does not wait until the job trains again

@@ -105,7 +105,7 @@ PROFILES = {
 
 
 class HelmRefused(Exception):
-    """Helm did not take the chart or its values; its words say why."""
+    """Helm rejected the chart or its values. The message is Helm's error text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,10 @@ class Rendered:
 
 
 def manifests() -> dict[str, Rendered]:
-    """Return the description of each rendered manifest by its path in MANIFESTS."""
+    """Return, for each file that helm renders below the folder MANIFESTS, how it is rendered.
+
+    The keys are paths relative to MANIFESTS. Raises OSError if namespace.yaml is missing.
+    """
     nominator = {**_OFF, **_NOBODY, "nominator.enabled": "true"}
     found = {
         "extender.yaml": Rendered({**_OFF, **_NOBODY, "extender.enabled": "true"}),
@@ -240,7 +243,10 @@ def _key(found: Object) -> tuple[str, str]:
 
 
 def _plain(text: str) -> str:
-    """Return rendered manifests without helm's labels and comments, for users who apply them without helm."""
+    """Return rendered manifests without helm's labels, its `# Source` comments and empty lines.
+
+    They are for users who apply them without helm. Such a line of a block scalar is removed, too.
+    """
     lines = [
         line.rstrip()
         for line in text.splitlines()

@@ -131,10 +131,15 @@ def _viewer() -> str:
 
 
 def _join_rules(rules: Iterable[Rule]) -> list[Rule]:
-    """Return one rule for each API group, with the resources of all its rules."""
+    """Return one rule for each API group, with the resources of all its rules.
+
+    All rules of a group must have the same verbs and no names. Raises ValueError for others.
+    """
     found: dict[str, Rule] = {}
     for rule in rules:
         before = found.get(rule.group)
+        if rule.names or (before is not None and before.verbs != rule.verbs):
+            raise ValueError(f"rules of the API group {rule.group!r} differ in verbs or have names: {rule}")
         resources = sorted({*rule.resources, *(before.resources if before else ())})
         found[rule.group] = replace(rule, resources=tuple(resources))
     return list(found.values())

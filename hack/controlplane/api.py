@@ -199,7 +199,7 @@ class Api:
         return [task.result() for task in tasks]
 
 
-CLUSTER_WIDE = frozenset(
+CLUSTER_SCOPED = frozenset(
     {
         "Node",
         "Namespace",
@@ -229,13 +229,14 @@ def _hang_up(answer: aiohttp.ClientResponse) -> None:
 
 
 def collection(body: Mapping[str, Any], namespace: str = "default") -> str:
-    """Return the path of the collection that an object belongs to. The object's own namespace overrides `namespace`.
+    """Return the API path of the collection of an object's kind, without a namespace for the kinds in CLUSTER_SCOPED.
 
-    body: an object with apiVersion, kind and metadata.
+    Any other kind counts as namespaced, also a cluster-scoped custom kind such as Volcano's Queue. The object's own
+    namespace overrides `namespace`. body: an object with apiVersion, kind and metadata.
     """
     version, kind = body["apiVersion"], body["kind"]
     base = f"/apis/{version}" if "/" in version else f"/api/{version}"
-    place = "" if kind in CLUSTER_WIDE else f"/namespaces/{body['metadata'].get('namespace') or namespace}"
+    place = "" if kind in CLUSTER_SCOPED else f"/namespaces/{body['metadata'].get('namespace') or namespace}"
     return f"{base}{place}/{plural(kind)}"
 
 

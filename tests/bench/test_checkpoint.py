@@ -16,6 +16,7 @@ from hack.bench.checkpoint.plan import SceneResult
 from hack.bench.checkpoint.results import BROKE, CheckpointResults
 from hack.bench.checkpoint.run import LARGE, SMALL, SMALLEST, TINY, run_scenes
 from hack.bench.checkpoint.scenes.runner import SCENES
+from hack.bench.checkpoint.scenes.sockets import seconds_of
 from hack.bench.checkpoint.scenes.stalls import BASELINES, part
 from hack.bench.checkpoint.state import bytes_of, differ, make, tensors
 
@@ -225,3 +226,9 @@ def test_where_two_states_differ(change, at):
     other["optimizer"]["exp_avg"]["last.bias"].zero_()
     change(other)
     assert differ(one, other) == at
+
+
+def test_an_error_of_the_sender_is_no_time():
+    assert seconds_of(0.5) == 0.5
+    with pytest.raises(RuntimeError, match="the receiver ended"):
+        seconds_of("ConnectionError: the receiver ended")

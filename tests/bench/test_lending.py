@@ -4,7 +4,7 @@ import pytest
 
 from hack.bench.lending.hpa import hpa
 from hack.bench.lending.run import SEEDS
-from hack.bench.lending.scenes import DRAWN, SCENES, ReplayTask, clusters, replay_task
+from hack.bench.lending.scenes import GENERATED, SCENES, ReplayTask, clusters, replay_task
 from tests.autoscaler.world import job, world
 from turnout.autoscaler.model import JobState, Policy, Worker
 from turnout.simulator.replay import trace_files
@@ -16,7 +16,7 @@ def no_traces(monkeypatch, tmp_path):
 
 
 def test_without_traces_streams_are_drawn():
-    assert clusters() == list(DRAWN)
+    assert clusters() == list(GENERATED)
 
 
 def test_traces_that_are_there_are_replayed(tmp_path):

@@ -68,13 +68,13 @@ BEFORE = round_(1, 3, 0, [1, 2, 3], "fresh")
             id="a world that ends again before it is where it was",
         ),
         pytest.param(
-            RecoveryEvent.LOST,
+            RecoveryEvent.NODE_LOST,
             round_(2, 3, 3, [7], homes="abd"),
             RecoveryMeasurement(new_s=3.5, still_s=4, repeated_steps=0, sources=("memory", "buddy"), world=3),
             id="who was not there before has another's memory",
         ),
         pytest.param(
-            RecoveryEvent.GIVES_WAY, round_(2, 3, 3, [7]), None, id="a world that is not smaller is not what was asked"
+            RecoveryEvent.LEAVES, round_(2, 3, 3, [7]), None, id="a world that is not smaller is not what was asked"
         ),
     ],
 )
@@ -92,7 +92,7 @@ def test_a_growing_job_stands_still_only_from_its_last_step_before():
 def test_a_smaller_world_that_trains_on_the_way_does_not_stand_still():
     """A world that is too small still makes new steps."""
     after = [*round_(2, 1, 3, [5, 6], homes="a"), *round_(3, 2, 5, [8], homes="ab")]
-    assert measure_recovery([*BEFORE, *after], RecoveryEvent.GIVES_WAY, 3.5) == RecoveryMeasurement(
+    assert measure_recovery([*BEFORE, *after], RecoveryEvent.LEAVES, 3.5) == RecoveryMeasurement(
         4.5, 2, 0, ("memory",), 2
     )
 

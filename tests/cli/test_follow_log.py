@@ -152,7 +152,7 @@ def test_it_reads_the_training_container_of_a_worker_and_nobody_elses():
 
 def test_a_new_run_is_told_by_its_pod_and_number():
     scenes = ({}, [pod(OVER)], [b"a"]), (SUCCEEDED, [pod(OVER, restarts=1)], [b"b"])
-    assert followed(*scenes)[1] == ["worker 3 runs anew: pod bert-worker-3, run 2 of pytorch"]
+    assert followed(*scenes)[1] == ["worker 3 was restarted: pod bert-worker-3, run 2 of pytorch"]
 
 
 def test_only_the_end_of_the_first_run_is_shown_and_all_that_comes():

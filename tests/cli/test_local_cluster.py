@@ -46,7 +46,7 @@ def test_it_comes_up_tells_how_it_is_and_goes(turnout, tmp_path):
     assert f"export KUBECONFIG={kubeconfig}" in told
     assert "3 nodes, 4 GPUs each" in told
     assert kubeconfig.stat().st_mode & 0o077 == 0 or kubeconfig.parent.stat().st_mode & 0o077 == 0
-    assert "one is up already" in turnout("local", "up", code=1)
+    assert "runs already" in turnout("local", "up", code=1)
     status = turnout("local", "status")
     assert "3 of 3 ready" in status
     assert "extender  http://127.0.0.1:" in status

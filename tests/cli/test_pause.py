@@ -84,7 +84,7 @@ def test_a_command_line_that_says_two_things_is_refused(argv):
         (["pause", "Job/ns/j", "--release"], "--release goes with --all"),
         (["pause", "--all", "--only", "grow"], "--only goes with one job"),
         (["pause", "Pod/ns/a"], "is no kind of job here"),
-        (["pause", "--all", "--for", "soon"], "no duration"),
+        (["pause", "--all", "--for", "soon"], "must be a duration"),
     ],
 )
 def test_what_makes_no_sense_is_told(argv, said, capsys):

@@ -249,6 +249,39 @@ def test_a_job_whose_pods_stay_pending_fails_in_time(policy):
     assert conditions(late)[-1] == "Failed"
 
 
+@pytest.mark.contract("MS-43")
+def test_a_job_of_which_some_pods_never_start_fails_in_time():
+    policy = {"schedulingPolicy": {"scheduleTimeoutSeconds": 60}}
+    pods = workers(R, P, P, P)
+    running = after(job(run=policy), *pods)
+    assert looked(running, *pods, now_s=NOW_S + 1).requeue_s == 59
+    assert conditions(after(running, *pods, now_s=NOW_S + 59))[-1] == "Running"
+    assert conditions(after(running, *pods, now_s=NOW_S + 60))[-1] == "Failed"
+
+
+def test_the_state_that_kubectl_shows_is_never_that_the_gang_has_started():
+    policy = {"schedulingPolicy": {"scheduleTimeoutSeconds": 60}}
+    raw = after(after(job(run=policy), *workers(R, P, P, P)), *workers(R, R, R, R))
+    assert conditions(raw) == ["GangStarted", "Created", "Running"]
+    assert conditions(after(job(), *workers(R, R, R, R))) == ["Created", "Running"]
+
+
+def test_a_resumed_job_has_its_time_to_start_again():
+    policy = {"schedulingPolicy": {"scheduleTimeoutSeconds": 60}}
+    raw = after(job(run=policy), *workers(R, R, R, R))
+    suspended = after({**raw, "spec": {**raw["spec"], "runPolicy": {**policy, "suspend": True}}}, *workers(R, R, R, R))
+    resumed = after({**suspended, "spec": raw["spec"]}, *workers(P, P, P, P), now_s=NOW_S + 600)
+    assert "Failed" not in conditions(after(resumed, *workers(P, P, P, P), now_s=NOW_S + 659))
+    assert conditions(after(resumed, *workers(P, P, P, P), now_s=NOW_S + 660))[-1] == "Failed"
+
+
+def test_a_dynamic_worker_that_failed_counts_as_started():
+    policy = {"schedulingPolicy": {"scheduleTimeoutSeconds": 60}}
+    raw = after(job(run=policy, enableDynamicWorker=True), *workers(F, P, P, P))
+    raw = after(raw, *workers(F, R, R, R), now_s=NOW_S + 59)
+    assert conditions(after(raw, *workers(F, R, R, R), now_s=NOW_S + 60))[-1] == "Running"
+
+
 def test_a_job_that_has_started_is_never_late_to_start():
     policy = {"schedulingPolicy": {"scheduleTimeoutSeconds": 60}}
     raw = after(job(run=policy), *workers(R, R, R, R))

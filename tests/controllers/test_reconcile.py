@@ -93,6 +93,40 @@ def test_an_hpa_that_differs_is_changed_and_one_that_is_not_wanted_goes():
     assert deleted(reconcile(PYTORCHJOB, without, OwnedObjects((pod(0),), there), NOW_S)) == ["bert"]
 
 
+def test_a_condition_that_was_stored_without_its_times_is_updated():
+    stored = [{"type": "Running", "status": "True"}]
+    raw = job(worker=role(2), status={"conditions": stored})
+    running = with_status(raw, looked(raw, pod(0), pod(1)))["status"]["conditions"][-1]
+    assert (running["reason"], running["lastTransitionTime"]) == ("PyTorchJobRunning", rfc3339(NOW_S))
+
+
+def pods_metric(name, quantity):
+    return {"type": "Pods", "pods": {"metric": {"name": "load"}, "target": {"type": "AverageValue", name: quantity}}}
+
+
+@pytest.mark.parametrize(
+    ("stated", "stored", "updates"),
+    [
+        pytest.param("0.5", "500m", 0, id="a fraction is stored in thousandths"),
+        pytest.param("1000m", "1", 0, id="whole thousandths are stored without a suffix"),
+        pytest.param(2, "2", 0, id="a number is stored as a text"),
+        pytest.param("1024Ki", "1Mi", 0, id="the largest binary suffix is stored"),
+        pytest.param("1", "1500m", 1, id="another value is a difference"),
+        pytest.param("0.1m", "0.2m", 1, id="values below a thousandth that differ are a difference"),
+        pytest.param("many", "1", 1, id="a text that is no quantity is a difference"),
+        pytest.param("1", None, 1, id="a missing value is a difference"),
+    ],
+)
+@pytest.mark.parametrize("name", ["value", "averageValue"])
+def test_quantities_of_an_hpa_are_compared_by_value(name, stated, stored, updates):
+    raw = job(worker=role(1), elastic={"maxReplicas": 2, "metrics": [pods_metric(name, stated)]}, status=RUNS)
+    key = ChildKey("HorizontalPodAutoscaler", "bert")
+    there = others(raw)
+    there[key] = replace(there[key], spec={**there[key].spec, "metrics": [pods_metric(name, stored)]})
+    outcome = reconcile(PYTORCHJOB, raw, OwnedObjects((pod(0),), there), NOW_S)
+    assert len([each for each in outcome.writes if isinstance(each, Update)]) == updates
+
+
 def test_defaults_of_the_api_server_are_no_difference():
     raw = job(worker=role(1), elastic={"maxReplicas": 2, "metrics": [{"type": "Resource"}]}, status=RUNS)
     key = ChildKey("HorizontalPodAutoscaler", "bert")

@@ -60,9 +60,9 @@ class MomentKind(Enum):
     ARRIVES = "arrives"  # the owner submits a job
     LEAVES = "leaves"  # the owner deletes a job
     MOVES = "moves"  # a pod got a node, runs, or was deleted
-    SAYS = "says"  # the autoscaler logged a decision
+    DECIDES = "decides"  # the autoscaler logged a decision
     RUNS = "runs"  # a job has all workers of its minimum
-    COOLDOWN_OVER = "rests"  # the time in which the autoscaler must not resize the job has passed
+    COOLDOWN_OVER = "cooldown_over"  # the time in which the autoscaler must not resize the job has passed
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class StoryMoment:
     kind: MomentKind
     letter: str = ""  # of the job; "" if the event is about no single job
     seats: tuple[GpuSeat, ...] = ()  # all GPUs in use after the event
-    decision: LoggedDecision | None = None  # for MomentKind.SAYS
+    decision: LoggedDecision | None = None  # for MomentKind.DECIDES
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +86,8 @@ class Story:
     moments: tuple[StoryMoment, ...]  # in ascending time
 
     def player(self, letter: str) -> Player:
-        """Return the player with this letter. Raises StopIteration for an unknown letter."""
-        return next(player for player in self.players if player.letter == letter)
+        """Return the player with this letter. Raises KeyError for an unknown letter."""
+        return {player.letter: player for player in self.players}[letter]
 
     def first(self, kind: MomentKind, letter: str, after_s: float = 0.0) -> StoryMoment | None:
         """Return the first moment of this kind about the job `letter` at or after a time; None if there is none.
@@ -118,7 +118,7 @@ def held_gpus(seats: Seats, letter: str) -> int:
 
 
 def running_gpus(seats: Seats, letter: str) -> int:
-    """Return the number of workers of the job `letter` that run and are not leaving."""
+    """Return the number of GPUs of the job's workers that run and are not leaving; a worker has one GPU."""
     return sum(seat.letter == letter and seat.runs for seat in seats)
 
 
@@ -217,14 +217,16 @@ def wait_start(story: Story, letter: str, before_s: float) -> StoryMoment:
     """Return the moment from which the waiting time of the job `letter` counts.
 
     It is the job's arrival, or the last departure of a job between that arrival and `before_s` (seconds in the story).
-    Raises StopIteration if the job has not arrived by then.
+    Raises KeyError if the job has not arrived by then.
     """
     arrivals = [
         m
         for m in story.moments
         if m.at_s <= before_s and (m.kind is MomentKind.LEAVES or (m.kind is MomentKind.ARRIVES and m.letter == letter))
     ]
-    arrived = next(m for m in arrivals if m.kind is MomentKind.ARRIVES)
+    arrived = next((m for m in arrivals if m.kind is MomentKind.ARRIVES), None)
+    if arrived is None:
+        raise KeyError(letter)
     return max((m for m in arrivals if m.at_s >= arrived.at_s), key=lambda m: m.at_s)
 
 

@@ -220,7 +220,7 @@ def line(story: Story, moment: StoryMoment) -> str:
             return f"{moment.letter} arrives: {_request_words(story.player(moment.letter))}"
         case MomentKind.LEAVES:
             return f"{moment.letter} is done and leaves"
-        case MomentKind.SAYS:
+        case MomentKind.DECIDES:
             return _decision_caption(moment.decision) if moment.decision else ""
         case MomentKind.RUNS:
             return _run_caption(story, moment)

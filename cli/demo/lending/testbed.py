@@ -134,14 +134,14 @@ class LendingTestbed:
         logged = decision(line, PLAYERS)
         if logged is not None:
             self.decisions[logged.letter] = logged
-            self.note(MomentKind.SAYS, logged.letter, logged)
+            self.note(MomentKind.DECIDES, logged.letter, logged)
         self._news.set()
 
     def note(self, kind: MomentKind, letter: str = "", logged: LoggedDecision | None = None) -> StoryMoment:
         """Append an event to the story with the present time, pass it to `on_moment`, and return it.
 
-        letter: of the job, "" for an event of no job. logged: the decision of a SAYS event, else None. Times count from
-        begin_story().
+        letter: of the job, "" for an event of no job. logged: the decision of a DECIDES event, else None. Times count
+        from begin_story().
         """
         at_s = asyncio.get_running_loop().time() - self._began_s
         moment = StoryMoment(at_s, kind, letter, self.seats, logged)

@@ -19,7 +19,7 @@ from turnout.simulator.replay.traces import JobProperties, TraceRow, draw_trace,
 # The GPUs that each ITP cluster is assumed to have, so that its full static run is busy to 60 to 68 %.
 # Source: docs/facts/autoscaling.md 7.1.
 CLUSTERS = {"c02": 144, "c03": 256, "c04": 768, "c06": 128, "c07": 384}
-DRAWN = {"drawn-64": (64, 0.75), "drawn-256": (256, 0.65)}  # without traces: GPUs, load
+GENERATED = {"drawn-64": (64, 0.75), "drawn-256": (256, 0.65)}  # without traces: GPUs, load
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +85,9 @@ class ReplayResult:
 
 
 def clusters() -> list[str]:
-    """Those whose traces are here; without any, drawn ones."""
+    """Return the names of the clusters whose traces are on this machine; the generated ones if there are none."""
     available = [name for name in CLUSTERS if trace_files.read_cluster_trace(name[1:]) is not None]
-    return available or list(DRAWN)
+    return available or list(GENERATED)
 
 
 def replay_task(task: ReplayTask) -> ReplayResult:
@@ -98,7 +98,7 @@ def replay_task(task: ReplayTask) -> ReplayResult:
     jobs, rules = _jobs(task), _rules(task)
     without = replay(jobs, rules)
     began_s = time.process_time()
-    lent = _lent(jobs, rules, scene)
+    lent = _replay_with_lending(jobs, rules, scene)
     took_s = time.process_time() - began_s
     comparison = Comparison(without, lent)
     waited, waited_lent = ([ran.waited_s for ran in tape.results] for tape in (without, lent))
@@ -134,8 +134,8 @@ def _rows(task: ReplayTask, rng: Random) -> Sequence[TraceRow]:
     """Return the rows of the task's trace, or a generated stream if the task has no trace. [] if the trace is not on
     this machine.
     """
-    if task.cluster in DRAWN:
-        gpus, load = DRAWN[task.cluster]
+    if task.cluster in GENERATED:
+        gpus, load = GENERATED[task.cluster]
         return draw_trace(task.jobs or 5000, gpus, load, rng)
     return trace_files.read_cluster_trace(task.cluster[1:]) or ()
 
@@ -143,16 +143,16 @@ def _rows(task: ReplayTask, rng: Random) -> Sequence[TraceRow]:
 def _rules(task: ReplayTask) -> ReplayRules:
     """Return the rules of a task's replay: nodes, restart time, interval between decisions, backfill."""
     scene = task.scene
-    gpus = CLUSTERS.get(task.cluster) or DRAWN[task.cluster][0]
+    gpus = CLUSTERS.get(task.cluster) or GENERATED[task.cluster][0]
     tick_s = SYNC_S if scene.hpa else 5.0
     nodes = (8,) * (gpus // 8) if scene.hosts else (gpus,)
     return ReplayRules(nodes, restart_s=scene.restart_s, tick_s=tick_s, backfill=scene.backfill)
 
 
-def _lent(jobs: Sequence[Submission], rules: ReplayRules, scene: LendingScene) -> ReplayOutcome:
+def _replay_with_lending(jobs: Sequence[Submission], rules: ReplayRules, scene: LendingScene) -> ReplayOutcome:
     """Replay the jobs with lending, by our autoscaler or by the HPA as the scene says; return what happened.
 
-    rules: of the replay.
+    rules: nodes, times and backfill of the replay.
     """
     if scene.hpa:
         return replay(jobs, rules, Policy(cooldown_s=DOWN_S), hpa)

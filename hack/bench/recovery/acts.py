@@ -27,10 +27,10 @@ class RecoveryEvent(Enum):
     """
 
     KILLED = ("a process is killed", MAX_WORKERS, 0)
-    GIVES_WAY = ("a worker is told to go", MAX_WORKERS, FEWER)
-    GROWS = ("a worker more", FEWER, MAX_WORKERS)
-    LOST = ("a node is lost", MAX_WORKERS, 0)
-    HEAD = ("the first node is lost", MAX_WORKERS, 0)
+    LEAVES = ("a worker is asked to leave", MAX_WORKERS, FEWER)
+    GROWS = ("a worker joins", FEWER, MAX_WORKERS)
+    NODE_LOST = ("a node is lost", MAX_WORKERS, 0)
+    FIRST_NODE_LOST = ("the first node is lost", MAX_WORKERS, 0)
 
     def __init__(self, what: str, before: int, after: int) -> None:
         self.what, self.before, self.after = what, before, after
@@ -159,7 +159,7 @@ async def _run_act(job: TrainingJob, act: RecoveryEvent, limit_s: float) -> Reco
     """Wait until all workers train, carry out one act, and wait for the recovery. A timeout gives a trial without a
     recovery.
 
-    limit_s: for each of the waits.
+    limit_s: of the wait for the recovery; the wait before the act is limited by SETTLES_S.
     """
     if not await _wait_until(lambda: may_begin(job.records, act, DISK_EVERY), SETTLES_S):
         return RecoveryTrial(None, f"no world of {act.before} trained within {SETTLES_S:g} s")

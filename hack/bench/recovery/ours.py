@@ -41,10 +41,11 @@ class TurnoutJob:
         """
         if act is RecoveryEvent.KILLED:
             return (await self._injectors.do(FaultEvent(Fault.PROCESS, _LAST, 0.0, 0.0))).at_s
-        if act in (RecoveryEvent.LOST, RecoveryEvent.HEAD):
+        if act in (RecoveryEvent.NODE_LOST, RecoveryEvent.FIRST_NODE_LOST):
             coordinator = await self._stage.coordinator()
             names = [pod["metadata"]["name"] for pod in self._stage.workers]
-            hit = max(at for at, name in enumerate(names) if (name == coordinator) is (act is RecoveryEvent.HEAD))
+            of_coordinator = act is RecoveryEvent.FIRST_NODE_LOST
+            hit = max(at for at, name in enumerate(names) if (name == coordinator) is of_coordinator)
             return (await self._injectors.do(FaultEvent(Fault.NODE, (hit + 0.5) / len(names), 0.0, _LOST_S))).at_s
         api = self._stage.cluster.api
         change = resize(await api.call("GET", f"{JOBS}/{JOB}"), act.after)

@@ -69,13 +69,13 @@ class Torchrun:
         match act:
             case RecoveryEvent.GROWS:
                 await asyncio.to_thread(self.add)
-            case RecoveryEvent.GIVES_WAY:
+            case RecoveryEvent.LEAVES:
                 self._nodes.pop()[1].terminate()
             case RecoveryEvent.KILLED:
                 begun = [record for record in self.records if record.event == "begun"]
                 os.kill(max(begun, key=lambda record: (record.round, record.rank)).pid, signal.SIGKILL)
-            case RecoveryEvent.LOST | RecoveryEvent.HEAD:
-                name, _ = self._nodes.pop(0 if act is RecoveryEvent.HEAD else -1)
+            case RecoveryEvent.NODE_LOST | RecoveryEvent.FIRST_NODE_LOST:
+                name, _ = self._nodes.pop(0 if act is RecoveryEvent.FIRST_NODE_LOST else -1)
                 await asyncio.to_thread(_kill, lambda home: home == name)
                 await asyncio.to_thread(self.add)
         return at_s

@@ -85,23 +85,24 @@ class RendezvousResults:
         return best_s(self.meetings.get((kind, agents), ()))
 
     def targets(self) -> list[Target]:
-        """Return the targets that docs/launcher.md promises."""
+        """Return the measured values with the targets of docs/benchmarks.md."""
         standard, large, largest = self.crowds
         ours_s, nvrx_s, large_s = (
             self.best_s(*each) for each in (("ours", standard), ("nvrx", standard), ("ours", large))
         )
-        done = float(math.isfinite(self.best_s("ours", largest)))
-        noticed_s, renewed_s = (
-            max((getattr(met, name) for met in self.deaths), default=math.nan) for name in ("noticed_s", "renewed_s")
+        largest_meets = float(math.isfinite(self.best_s("ours", largest)))
+        death_noticed_s, world_renewed_s = (
+            max((getattr(times, name) for times in self.deaths), default=math.nan)
+            for name in ("noticed_s", "renewed_s")
         )
         slowed = ratio(best_s(self.unnamed), best_s(self.named))
         return [
             Target(f"{standard:,} agents meet, s", ours_s, "<=", 0.35),
             Target(f"{standard:,} agents / NVRx's barrier", ratio(ours_s, nvrx_s), "<=", 0.5),
             Target(f"{large:,} agents / {standard:,}", ratio(large_s, best_s(self.standard_times)), "<=", MAX_GROWTH),
-            Target(f"{largest:,} agents meet (1: they do)", done, ">=", 1),
-            Target("a death is noticed, s", noticed_s, "<=", 1.5),
-            Target("then the others hold a world, s", renewed_s, "<=", 1.0),
+            Target(f"{largest:,} agents meet (1: they do)", largest_meets, ">=", 1),
+            Target("a death is noticed, s", death_noticed_s, "<=", 1.5),
+            Target("then the others hold a world, s", world_renewed_s, "<=", 1.0),
             Target("with a silent name server / without", slowed, "<=", MAX_SLOWED),
         ]
 

@@ -36,10 +36,10 @@ def run(environ: Mapping[str, str], ours: Sequence[StreamCell], seeds: Sequence[
 def _measure_kueue(
     peer: KueueRelease, seeds: Sequence[int], gangs: int, kubernetes: str
 ) -> tuple[str, list[StreamCell]]:
-    """Send the streams to Kueue. Return (its version, a cell for each spacing). kubernetes: version of the
-    scheduler.
+    """Send one stream per seed to Kueue, for each distance between arrivals in APART_S.
 
-    seeds, gangs: of the streams.
+    Return (Kueue's version, one cell per distance). gangs: per stream, >= 1. kubernetes: version of the scheduler, for
+    the cells.
     """
     version, cells = "", []
     for spacing, apart_s in APART_S.items():

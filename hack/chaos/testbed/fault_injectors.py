@@ -23,7 +23,7 @@ Thing = TypeVar("Thing")
 
 
 class FaultInjectors:
-    """Injects the faults of a testbed and ends them later. pending: tasks of the faults that have not ended."""
+    """Injects the faults of a testbed and ends them later. pending: tasks that `settle` has not awaited yet."""
 
     def __init__(self, stage: Testbed) -> None:
         self._stage = stage
@@ -53,9 +53,13 @@ class FaultInjectors:
         return record
 
     async def settle(self) -> None:
-        """Wait until all faults have ended. Raises the error of a task that failed."""
+        """Wait until all faults have ended. Raises the error of a task that failed, also before this call."""
         while self.pending:
-            await asyncio.gather(*self.pending)
+            tasks = tuple(self.pending)
+            try:
+                await asyncio.gather(*tasks)
+            finally:
+                self.pending.difference_update(task for task in tasks if task.done())
 
     async def stop(self) -> None:
         """Cancel the pending ends of faults: faults that are active stay active."""
@@ -65,9 +69,7 @@ class FaultInjectors:
 
     def _start_task(self, work: Awaitable[None]) -> None:
         """Run an awaitable as a task that `settle` waits for."""
-        task = asyncio.ensure_future(work)
-        self.pending.add(task)
-        task.add_done_callback(self.pending.discard)
+        self.pending.add(asyncio.ensure_future(work))
 
     def _undo_later(self, after_s: float, undo: Callable[[], Awaitable[None] | None]) -> None:
         """Call `undo`, which may be async, after `after_s` seconds in a task that `settle` waits for."""
@@ -95,26 +97,26 @@ class FaultInjectors:
 
     async def _suspend_process(self, event: FaultEvent) -> str:
         """Suspend one training process for the event's time. Return the UID of its pod, "" without a hit."""
-        hit = _target_of(await self._trainers(), event)
-        self._undo_later(event.lasts_s, lambda: _continue_process(hit))
-        return _signal(hit, signal.SIGSTOP)
+        target = _target_of(await self._trainers(), event)
+        self._undo_later(event.lasts_s, lambda: _continue_process(target))
+        return _signal(target, signal.SIGSTOP)
 
     async def _kill_agent(self, event: FaultEvent) -> str:
         """Kill one agent of the job. Return the UID of its pod, "" without a hit. event: its aim chooses the agent."""
         ours = {pod["metadata"]["uid"] for pod in self._stage.workers}  # others may play on this machine, too
-        found = await asyncio.to_thread(lambda: list(of_pods()))
-        agents = [each for each in found if each.inner == _AGENT and each.home in ours]
+        candidates = await asyncio.to_thread(lambda: list(of_pods()))
+        agents = [each for each in candidates if each.inner == _AGENT and each.home in ours]
         return _signal(_target_of(sorted(agents, key=lambda each: each.home), event), signal.SIGKILL)
 
     # Pods and nodes.
 
     async def _kill_pod(self, event: FaultEvent) -> str:
         """Kill one pod of the job. Return its UID, "" without a hit. event: its aim chooses the pod."""
-        hit = _target_of(self._stage.workers, event)
-        if hit is None:
+        target = _target_of(self._stage.workers, event)
+        if target is None:
             return ""
-        await self._stage.kill_pod(hit["metadata"]["name"])
-        return str(hit["metadata"]["uid"])
+        await self._stage.kill_pod(target["metadata"]["name"])
+        return str(target["metadata"]["uid"])
 
     async def _kill_coordinator(self, event: FaultEvent) -> str:
         """Kill the pod of the coordinator. Return its name, "" if there is none."""
@@ -127,10 +129,10 @@ class FaultInjectors:
 
         Returns its name, "" without a hit.
         """
-        hit = _target_of(self._stage.workers, event)
-        if hit is None:
+        target = _target_of(self._stage.workers, event)
+        if target is None:
             return ""
-        node = hit["spec"]["nodeName"]
+        node = target["spec"]["nodeName"]
         with suppress(ApiError):
             await self._stage.cluster.api.call("DELETE", f"/api/v1/nodes/{node}")
         for name, pod in list(self._stage.pods.items()):
@@ -211,20 +213,20 @@ class FaultInjectors:
         return "storage"
 
 
-def _target_of(found: list[Thing], event: FaultEvent) -> Thing | None:
-    """Return the element of `found` at the event's aim, a share of 0 to 1 of the list; None for an empty list."""
-    return found[int(event.aim * len(found))] if found else None
+def _target_of(candidates: list[Thing], event: FaultEvent) -> Thing | None:
+    """Return the element of `candidates` at the event's aim, a share of the list in [0, 1); None for an empty list."""
+    return candidates[int(event.aim * len(candidates))] if candidates else None
 
 
-def _signal(hit: Process | None, number: signal.Signals) -> str:
-    """Send a signal to a process. Return the UID of its pod, "" for None. hit: None if there is no process to hit."""
-    if hit is None:
+def _signal(target: Process | None, number: signal.Signals) -> str:
+    """Send a signal to a process. Return the UID of its pod, "" for None. target: None for no process."""
+    if target is None:
         return ""
     with suppress(ProcessLookupError):
-        os.kill(hit.pid, number)
-    return hit.home
+        os.kill(target.pid, number)
+    return target.home
 
 
-def _continue_process(hit: Process | None) -> None:
-    """Let the suspended process `hit` continue; do nothing for None."""
-    _signal(hit, signal.SIGCONT)
+def _continue_process(target: Process | None) -> None:
+    """Let the suspended process `target` continue; do nothing for None."""
+    _signal(target, signal.SIGCONT)

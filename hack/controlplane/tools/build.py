@@ -1,6 +1,7 @@
 """Builds the control plane's programs from their Go modules into the cache.
 
-A program that is in the cache is not built again. Only one build runs at a time. cache.py has the paths.
+A program that is in the cache is not built again. Only one build runs at a time. cache.py has the paths. A build needs
+the network, or the proxy of GOPROXY, for each Go module that Go's own cache lacks; gotool.py may need PyPI, too.
 """
 
 from __future__ import annotations

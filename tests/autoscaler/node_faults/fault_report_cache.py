@@ -58,7 +58,7 @@ class Cluster:
         for step in plan.steps:
             (self.tainted.add if step.taints else self.tainted.discard)(step.node)
             self.notes[step.node] = {labels.NODE_RECORD: model.record_text(step.record)} if step.record else {}
-        self.words += [(each.pod_report.node, each.reason.value) for each in plan.passed_over]
+        self.words += [(each.pod_report.node, each.reason.value) for each in plan.ineffective_reports]
         self.words += [(step.node, step.reason.value) for step in plan.steps]
         return plan
 

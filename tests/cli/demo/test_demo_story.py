@@ -34,7 +34,7 @@ def at(at_s, word, letter="", said=None, **held):
 
 def says(at_s, letter, was, workers, reason, receiver="", detail="", **held):
     said = LoggedDecision(letter, was, workers, reason, detail, receiver, is_written=was != workers)
-    return at(at_s, MomentKind.SAYS, letter, said, **held)
+    return at(at_s, MomentKind.DECIDES, letter, said, **held)
 
 
 AS_TOLD = (

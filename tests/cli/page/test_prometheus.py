@@ -233,6 +233,17 @@ async def test_the_past_of_a_job_begins_with_the_job():
 
 
 @pytest.mark.asyncio
+async def test_a_job_that_is_created_again_has_a_past_of_its_own():
+    server = Server(lambda form: matrix(({}, [(float(form["end"]) - 30, 2)])))
+    async with asked(server) as (past, clock):
+        await past.job(job("Job/team-a/bert", since_at_s=NOW_S - 3_600), NOW_S)
+        clock.now_s += 60
+        found = await past.job(job("Job/team-a/bert", since_at_s=NOW_S + 10), NOW_S + 60)
+        assert found.samples == (SizeSample(NOW_S + 30, 2),)
+        assert len(server.forms) == 2
+
+
+@pytest.mark.asyncio
 async def test_the_page_joins_the_past_with_its_own_samples_for_who_may_see_them(tmp_path):
     def answer(form):
         return matrix(({}, [(float(form["end"]) - 60, 3)])) if "job_gpus" in form["query"] else two_points(form)

@@ -13,9 +13,10 @@ from turnout.controllers.model import KUBEFLOW, Create, GangSettings, Reason, Re
 from turnout.controllers.runtime.controller import JobController, Metrics
 from turnout.controllers.runtime.owned_objects import ChildCache, JobObject, OwnedPod
 from turnout.controllers.runtime.work_queue import WorkQueue
+from turnout.controllers.runtime.writer import NameTaken
 from turnout.kube.backoff import Backoff
 from turnout.kube.client.clock import SteadyTime
-from turnout.kube.errors import Conflict
+from turnout.kube.errors import Conflict, Forbidden
 from turnout.kube.times import rfc3339
 
 pytestmark = pytest.mark.asyncio
@@ -98,9 +99,29 @@ async def test_a_fault_of_ours_while_a_job_is_told_of_is_that_jobs_alone():
     world.events.fault = ZeroDivisionError("ours")
     async with running(world.controller.run()):
         await world.clock.advance(0.5)
-        assert sorted(world.writer.names()) == ["b", "c"]
-        await world.clock.advance(5.0)
         assert sorted(world.writer.names()) == ["a", "b", "c"]
+        await world.clock.advance(5.0)
+        assert sorted(world.writer.names()) == ["a", "a", "b", "c"]
+
+
+async def test_a_decision_whose_write_lost_a_conflict_is_reported_once():
+    world = World(job("a"))  # it has no roles, and is refused
+    world.writer.faults["a"] = Conflict("PATCH", "/", 409, "changed")
+    async with running(world.controller.run()):
+        await world.clock.advance(0.5)
+        assert world.writer.names() == ["a"]
+        assert world.events.told == []
+        world.writer.faults.clear()
+        await world.clock.advance(2.0)
+    assert [(name, reason) for name, reason, _ in world.events.told] == [("a", "Invalid")]
+
+
+async def test_a_refused_write_is_reported_without_what_was_decided():
+    world = World(job("a"))
+    world.writer.faults["a"] = Forbidden("POST", "/", 403, "exceeded quota")
+    async with running(world.controller.run()):
+        await world.clock.advance(0.5)
+    assert [(name, reason) for name, reason, _ in world.events.told] == [("a", "CreationFailed")]
 
 
 async def test_a_job_on_which_nothing_can_be_decided_is_tried_again_later():
@@ -271,13 +292,14 @@ async def test_jobs_are_counted_by_kind_and_phase_while_leading():
     assert [count(phase) for phase in phases] == [2, 0, 0, 0, 1, 0]
 
 
-async def test_restarts_are_counted_once_they_are_written():
+@pytest.mark.parametrize("fault", [Conflict("PATCH", "/", 409, "changed"), NameTaken("Pod", "bert-worker-0")])
+async def test_restarts_are_counted_once_they_are_written(fault):
     raw = job(worker=role(), status=BEGAN)
     world = World()
     failed = owned_pod(raw, 4)
     failed.metadata.labels = {KUBEFLOW.job: "bert", KUBEFLOW.role: "worker", KUBEFLOW.index: "0"}
     failed.status.phase = "Failed"
-    world.writer.faults["bert"] = Conflict("PATCH", "/", 409, "changed")
+    world.writer.faults["bert"] = fault
     world.put(raw)
     world.cache.put_pod(failed)
     labels = {"job_kind": "PyTorchJob", "reason": "process_failed"}
@@ -285,7 +307,7 @@ async def test_restarts_are_counted_once_they_are_written():
         await world.clock.advance(0.5)
         assert world.metrics.registry.get_sample_value("turnout_controller_restarts_total", labels) is None
         world.writer.faults.clear()
-        await world.clock.advance(2.0)
+        await world.clock.advance(31.0)
     assert world.metrics.registry.get_sample_value("turnout_controller_restarts_total", labels) >= 1
 
 

@@ -104,8 +104,8 @@ def test_a_job_of_too_many_bytes_is_told_so_with_bound_and_value(kind, raw):
     assert outcome.writes == ()
     (said,) = outcome.events
     assert (said.reason, said.warning) == (Reason.TOO_LARGE, True)
-    assert f"at most {CHILDREN_BYTES >> 20} MiB" in said.text
-    assert "MiB together" in said.text
+    assert f"above the limit of {CHILDREN_BYTES >> 20} MiB" in said.text
+    assert "MiB of JSON" in said.text
     assert said.text in str(outcome.status)
 
 

@@ -1,9 +1,9 @@
 """The throughput of shard copies into a peer's memory, compared with a plain socket, and their effect on a loop.
 
-The floor is one TCP connection of the loopback: sendfile from tmpfs, recv_into mapped memory that is warm, nothing
-looked at on the way. Ours sends from one arena into another, and each chunk is hashed as it comes, and all is proven by
-an authenticated digest, which both ends compute. Both ends are processes of this machine, as nice as daemons; each of a
-job's machines has one of them at a time.
+The floor is one TCP connection of the loopback: sendfile from tmpfs, recv_into mapped memory that is warm; no byte is
+read on the way. Ours sends from one arena into another. Each chunk is hashed as it arrives, and an authenticated
+digest, which both ends compute, proves that all bytes arrived. Both ends are processes of this machine with the
+niceness of daemons; each of a job's machines has one of them at a time.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _NICE = 10
 _LIMIT_S = 60.0
 
 
-def sent(plan: CheckpointPlan, places: BenchmarkFolders) -> SceneResult:
+def measure_sending(plan: CheckpointPlan, places: BenchmarkFolders) -> SceneResult:
     """Time sending a shard to another process over loopback, by Turnout's replication and by sendfile(2).
 
     Each time ends when the receiver has all bytes. Also time a training loop meanwhile.
@@ -66,7 +66,7 @@ def sent(plan: CheckpointPlan, places: BenchmarkFolders) -> SceneResult:
 def _time_loop_during_sends(plan: CheckpointPlan, orders: Connection, result: SceneResult) -> None:
     """Time a training loop on one core while sender and receiver run, with and without a rate limit of the sender.
 
-    orders: pipe to the sender.
+    orders: pipe to the sender. Raises RuntimeError with the sender's error.
     """
     loop = TrainingLoop(make(plan.small))
     os.sched_setaffinity(0, cores()[0])
@@ -77,7 +77,7 @@ def _time_loop_during_sends(plan: CheckpointPlan, orders: Connection, result: Sc
             result.keep(PLAIN, alone_s / steps)
             orders.send((REPLICA, pace))
             steps, passed_s = loop.steps(0, lambda: not orders.poll())
-            orders.recv()
+            seconds_of(orders.recv())
             result.keep(name, passed_s / steps)
 
 
@@ -87,7 +87,11 @@ def _request_send(orders: Connection, name: str) -> float:
     Raises RuntimeError with the sender's error.
     """
     orders.send((name, 0.0))
-    answer = orders.recv()
+    return seconds_of(orders.recv())
+
+
+def seconds_of(answer: float | str) -> float:
+    """Return the seconds that the sender has answered. Raises RuntimeError if the answer is the text of an error."""
     if isinstance(answer, str):
         raise RuntimeError(answer)
     return float(answer)
@@ -176,9 +180,10 @@ def _auth(*, listens: bool) -> Any:
 
 
 def _receive(server: socket.socket, arena: Any, record: Any) -> None:
-    """Accept one connection, then receive shards or plain bytes into the arena until the sender closes it.
+    """Accept one connection, and serve it until the sender closes it.
 
-    server: listens. record: of the shard.
+    For each marker byte, a shard (`_SHARD`) or plain bytes (`_FLOOR`) are received into the arena, and `_TAKEN` is
+    answered. Raises TimeoutError after _LIMIT_S seconds without a byte. server: listens. record: of the shard.
     """
     server.settimeout(_LIMIT_S)
     connection, _ = server.accept()
