@@ -453,6 +453,13 @@ class TestObjectStorage:
             raise ValueError("midway")
         assert not memory.exists("/data/x")
 
+    def test_a_file_that_fails_to_be_replaced_keeps_its_content(self, tmp_path):
+        (tmp_path / "x").write_bytes(b"old")
+        with suppress(ValueError), storage.atomic_file(f"file://{tmp_path}/x") as file:
+            file.write(b"half")
+            raise ValueError("midway")
+        assert (tmp_path / "x").read_bytes() == b"old"
+
 
 def test_an_end_that_the_vocabulary_lacks_is_refused(tmp_path):
     vocabulary = json.loads(corpus.tokenizer_json())
