@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -219,6 +220,22 @@ class TestFaults:
         with pytest.raises(BadDocument):
             corpus.run(of)
         assert corpus.run(replace(of, on_error=OnError.SKIP)).fault_counts == FAULTS
+
+
+def test_rejected_lines_are_not_collected_in_memory(tmp_path):
+    line = json.dumps({"other": "x" * 1000}).encode() + b"\n"
+    (tmp_path / "a.jsonl.gz").write_bytes(corpus.gz(line * 20_000))
+    of = corpus.options(tmp_path, "a.jsonl.gz", chunk_bytes=100_000, on_error=OnError.QUARANTINE)
+    with prepare_run(of) as run:
+        tracemalloc.start()
+        try:
+            records = [make_shard(run.settings, chunk) for chunk in run.pending]
+            _, peak_bytes = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        merge_if_complete(run, records)
+    assert Path(f"{of.output_prefix}.quarantine.jsonl").read_bytes() == line * 20_000
+    assert peak_bytes < len(line) * 20_000 / 2
 
 
 def test_a_chunk_of_several_blocks_keeps_order_and_line_numbers(tmp_path):
