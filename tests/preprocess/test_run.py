@@ -18,7 +18,7 @@ from turnout.preprocess.dataset import Dataset, check_dataset
 from turnout.preprocess.errors import BadDocument, BadOption, OutputExists, ResumeRefused, RunInProgress
 from turnout.preprocess.options import Engine, OnError, TokenizerFiles, TokenizerType, WorkShare
 from turnout.preprocess.run import Totals, merge_if_complete, prepare_run
-from turnout.preprocess.run_lock import LockHolder, renew, run_lock
+from turnout.preprocess.run_lock import LockHolder, RunLock, run_lock
 from turnout.preprocess.shards import LINES_BYTES, make_shard, record_path
 
 DOCUMENTS = corpus.texts(120)
@@ -318,6 +318,7 @@ class TestResume:
         ("changes", "what"),
         [
             pytest.param({"append_eod": False}, "append_eod was True, is False", id="an option"),
+            pytest.param({"engine": Engine.REFERENCE}, "engine was gigatoken, is reference", id="an engine"),
             pytest.param({"inputs": ("a.jsonl", "a.jsonl")}, "there were 1 inputs, there are 2", id="the inputs"),
         ],
     )
@@ -353,8 +354,10 @@ class TestResume:
         corpus.run(of)
         with pytest.raises(OutputExists, match="append_eod was True, is False"):
             corpus.run(replace(of, append_eod=False))
+        with pytest.raises(OutputExists, match="engine was gigatoken, is reference"):
+            corpus.run(replace(of, engine=Engine.REFERENCE))
         Path(f"{of.output_prefix}.preprocess.json").unlink()
-        with pytest.raises(OutputExists, match="was not made by turnout preprocess"):
+        with pytest.raises(OutputExists, match="without the record of a run"):
             corpus.run(of)
 
     def test_a_second_run_is_refused_with_the_name_of_the_first(self, tmp_path):
@@ -463,6 +466,30 @@ class TestObjectStorage:
         memory.pipe_file("/data/out.shards/run-0.lock", b'{"host":"h","process":1,"started":5.0,"renewed":9.0}')
         assert corpus.run(of).documents == 120
 
+    def test_a_run_whose_lock_another_run_took_ends_and_leaves_the_lock(self, tmp_path, caplog):
+        of, memory = self._options(tmp_path)
+        other = b'{"host":"h","process":1,"started":5.0,"renewed":9.0}'
+        path = "/data/out.shards/run-0.lock"
+        with prepare_run(of) as run:
+            records = [make_shard(run.settings, chunk) for chunk in run.pending]
+            run.lock.renew()
+            run.lock.check()
+            memory.pipe_file(path, other)
+            with pytest.raises(RunInProgress, match="another run took the lock"):
+                merge_if_complete(run, records)
+            run.lock.renew()
+        assert memory.cat_file(path) == other
+        assert "lock_lost" in [record.message for record in caplog.records]
+
+    def test_a_run_whose_lock_another_run_took_makes_no_further_shards(self, tmp_path):
+        of, memory = self._options(tmp_path)
+        with prepare_run(of) as run:
+            memory.rm_file("/data/out.shards/run-0.lock")
+            run.lock.renew()
+            with pytest.raises(RunInProgress):
+                run.lock.check()
+        assert not memory.exists("/data/out.shards/run-0.lock")
+
     def test_a_file_that_fails_to_be_written_does_not_appear(self, tmp_path):
         _, memory = self._options(tmp_path)
         with suppress(ValueError), storage.atomic_file("memory://data/x") as file:
@@ -499,5 +526,7 @@ def test_a_lock_ends_with_its_block(tmp_path):
 
 
 def test_a_lock_that_cannot_be_renewed_is_logged_and_the_run_goes_on(caplog):
-    renew("nowhere://bucket/out.shards/run-0.lock", LockHolder("host", 1, 5.0, 9.0))
+    lock = RunLock("nowhere://bucket/out.shards/run-0.lock", LockHolder("host", 1, 5.0, 9.0))
+    lock.renew()
+    lock.check()
     assert [record.message for record in caplog.records] == ["lock_not_renewed"]
