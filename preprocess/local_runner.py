@@ -15,7 +15,7 @@ from concurrent.futures.process import BrokenProcessPool
 from turnout.preprocess.errors import LostWorker
 from turnout.preprocess.model import ShardRecord, TextChunk
 from turnout.preprocess.options import Options
-from turnout.preprocess.progress import RunProgress
+from turnout.preprocess.progress import progress_of
 from turnout.preprocess.run import PreprocessRun, Totals, merge_if_complete, prepare_run
 from turnout.preprocess.shards import ShardSettings, make_shard
 from turnout.preprocess.tokenizers.encoders import get_encoder
@@ -47,13 +47,7 @@ def make_shards(run: PreprocessRun, report: Callable[[str], None]) -> list[Shard
     again, one at a time. Raises LostWorker if the same chunk ends its worker process twice, RunInProgress if another
     run took the lock, and the errors of make_shard().
     """
-    progress = RunProgress(
-        total_bytes=sum(chunk.size_bytes for chunk in run.chunks),
-        log_interval=run.options.log_interval,
-        started_s=time.monotonic(),
-        expected_documents=run.options.num_docs,
-        done_bytes=sum(chunk.size_bytes for chunk in run.chunks if chunk.index in run.finished),
-    )
+    progress = progress_of(run, time.monotonic())
     records: list[ShardRecord] = []
 
     def count_finished(chunk: TextChunk, record: ShardRecord) -> None:

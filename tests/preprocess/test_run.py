@@ -17,6 +17,7 @@ from turnout.preprocess import storage
 from turnout.preprocess.dataset import Dataset, check_dataset
 from turnout.preprocess.errors import BadDocument, BadOption, OutputExists, ResumeRefused, RunInProgress
 from turnout.preprocess.options import Engine, OnError, TokenizerFiles, TokenizerType, WorkShare
+from turnout.preprocess.progress import progress_of
 from turnout.preprocess.run import Totals, merge_if_complete, prepare_run
 from turnout.preprocess.run_lock import LockHolder, RunLock, run_lock
 from turnout.preprocess.shards import LINES_BYTES, make_shard, record_path
@@ -307,6 +308,14 @@ class TestResume:
             merge_if_complete(run, [make_shard(run.settings, chunk) for chunk in run.pending])
         assert corpus.output(of) == corpus.reference(DOCUMENTS)
 
+    def test_the_progress_counts_the_documents_of_the_earlier_run(self, tmp_path):
+        of = replace(self._begun(tmp_path), num_docs=len(DOCUMENTS))
+        with prepare_run(of) as run:
+            progress = progress_of(run, 0.0)
+            for chunk in run.pending:
+                progress.add(chunk, make_shard(run.settings, chunk))
+        assert progress.line(1.0).startswith("100%")
+
     def test_a_changed_input_is_refused(self, tmp_path):
         of = self._begun(tmp_path)
         content = (tmp_path / "a.jsonl").read_bytes()
@@ -372,6 +381,14 @@ class TestShares:
     def _options(self, folder: Path):
         (folder / "a.jsonl").write_bytes(corpus.lines(DOCUMENTS))
         return [corpus.options(folder, "a.jsonl", share=WorkShare(index, 3)) for index in range(3)]
+
+    def test_the_expected_documents_are_those_of_all_shares(self, tmp_path):
+        (share, *_) = self._options(tmp_path)
+        with prepare_run(replace(share, num_docs=len(DOCUMENTS))) as run:
+            progress = progress_of(run, 0.0)
+            for chunk in run.pending:
+                progress.add(chunk, make_shard(run.settings, chunk))
+        assert int(progress.line(1.0).split("%")[0]) > 80
 
     def test_the_last_share_merges(self, tmp_path):
         shares = self._options(tmp_path)
