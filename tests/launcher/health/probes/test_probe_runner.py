@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+import pytest_asyncio
 
 from turnout.launcher.coordinator_messages import Probe
 from turnout.launcher.health.model import NodeChecks
@@ -30,6 +31,14 @@ class SlowlyKilledProbes:
         return (Report(),)
 
 
+@pytest_asyncio.fixture
+async def probes():
+    """Probes that can be killed after the test, also if it fails."""
+    made = SlowlyKilledProbes()
+    yield made
+    made.killed.set()
+
+
 def begin(runner, number):
     runner.begin(Member("a/1", "a"), Probe(number, 0, 1, 1, "127.0.0.1", 1))
 
@@ -39,8 +48,7 @@ async def turns():
         await asyncio.sleep(0)
 
 
-async def test_the_last_of_three_orders_waits_for_the_probes_of_the_first():
-    probes = SlowlyKilledProbes()
+async def test_the_last_of_three_orders_waits_for_the_probes_of_the_first(probes):
     runner = ProbeRunner(NodeChecks(network=True), lambda message: None, lambda *event: None, probes)
     for number in range(3):
         begin(runner, number)
@@ -52,8 +60,7 @@ async def test_the_last_of_three_orders_waits_for_the_probes_of_the_first():
     await runner.close()
 
 
-async def test_an_end_waits_for_the_probes_of_all_orders():
-    probes = SlowlyKilledProbes()
+async def test_an_end_waits_for_the_probes_of_all_orders(probes):
     runner = ProbeRunner(NodeChecks(network=True), lambda message: None, lambda *event: None, probes)
     for number in range(2):
         begin(runner, number)
