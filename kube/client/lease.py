@@ -261,7 +261,7 @@ class Elector:
             except Exception as error:  # after any failure we do not lead; the next try reads the Lease again
                 if repr(error) != reported_error:
                     reported_error = repr(error)
-                    log.warning("lease_not_read", extra={"lease": self._lease.path, "why": reported_error})
+                    log.warning("lease_not_taken", extra={"lease": self._lease.path, "why": reported_error})
             await self._clock.sleep(_retry_wait_s(self._settings, self._rng))
 
     async def _try_to_acquire(self) -> bool:
