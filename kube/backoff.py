@@ -110,7 +110,7 @@ class PendingWrites(Generic[K, V]):
         return write is not None and write[0] == value and now_s - write[1] < self._repeat_after_s
 
     def confirm(self, key: K, value: V) -> bool:
-        """Forget the write of a key, because the watch shows its value.
+        """Forget the pending write of a key if the watch shows the value that was written.
 
         value: the value that the watch shows; the write stays if it has another one. Return True if the newest write of
         the key had this value, False if it had another one or if there is none.

@@ -49,7 +49,7 @@ class CallError(KubeError):
         self.method, self.path = method, path
         self.status = status  # of HTTP; 0 without an answer
         self.reason, self.message = reason, message  # reason: Kubernetes' word, such as AlreadyExists
-        self.retry_after_s = retry_after_s  # the server's Retry-After; 0.0 if it sent none
+        self.retry_after_s = retry_after_s  # seconds before a retry: the Retry-After, at least 1 for 429; else 0
 
 
 class Unauthorised(CallError):

@@ -258,14 +258,16 @@ class ClusterSnapshot:
         room in addition. Host ports stay in use. The result is a new array, int32[rows], at most MAX_ROOM, 0 where the
         node does not admit the shape.
         """
-        self.resources.add_columns(shape)
-        free, vectors = self.resources.free(), dict[PodShape, NDArray[np.int64]]()
+        lower_rows: dict[PodShape, list[int]] = {}  # the row of each pod of a lower priority, by shape
         for charge in self.charges.values():
             row = self.row_of.get(charge.node)
             if charge.priority < priority and row is not None:
-                if charge.shape not in vectors:
-                    vectors[charge.shape] = self.resources.pod_amounts(charge.shape)
-                free[row] += vectors[charge.shape]
+                lower_rows.setdefault(charge.shape, []).append(row)
+        for each in (shape, *lower_rows, *(other for _, other in other_pods)):
+            self.resources.add_columns(each)  # before free(), because a new column makes the table wider
+        free = self.resources.free()
+        for lower_shape, rows in lower_rows.items():
+            np.add.at(free, rows, self.resources.pod_amounts(lower_shape))
         for row, other_shape in other_pods:
             free[row] -= self.resources.pod_amounts(other_shape)
         return self._count_room(shape, free)

@@ -59,7 +59,7 @@ class ResourceTable:
         return True
 
     def add_columns(self, shape: PodShape) -> None:
-        """Add the resources that a shape requests and some node has offered as columns.
+        """Add a column for each requested resource that some node has offered and that has no column yet.
 
         If there is a new column, all tables are computed again, and earlier results are no longer valid.
         """
@@ -71,7 +71,7 @@ class ResourceTable:
         self.rebuild()
 
     def has_columns(self, shape: PodShape) -> bool:
-        """Return True if some node has offered every resource that this shape requests. Add the columns before."""
+        """Return True if each resource that this shape requests has a column. Call add_columns() first."""
         return all(name in self.column_of for name, _ in shape.requests)
 
     def rebuild(self) -> None:
@@ -138,9 +138,9 @@ class ResourceTable:
     def pod_amounts(self, shape: PodShape) -> NDArray[np.int64]:
         """Return the amounts that one pod of this shape uses, in the order of `column_of`: int64[resources].
 
-        Resources that the shape requests and some node offers become columns first. A new column makes tables and
-        vectors of earlier calls invalid. A resource that no node offers is left out, so check by the room for the shape
-        that the pod fits.
+        First add a column for each resource that the shape requests and some node has ever offered. A new column makes
+        tables and vectors of earlier calls invalid. A resource that no node has offered is left out: check the room of
+        the shape to know whether the pod fits.
         """
         self.add_columns(shape)
         vector = np.zeros(len(self.column_of), np.int64)
@@ -180,7 +180,10 @@ class FreeSizes:
         return self._sizes_of(self._table.allocatable[rows] - self._table.used[rows] - additional_use)
 
     def update_row(self, row: int) -> None:
-        """Compute the size of one row again, because its use has changed. It is much faster than a table of one row."""
+        """Compute the free size of one row again, after its use has changed. Do nothing before the first `all()`.
+
+        Plain integers are used, because they are faster than numpy on one row.
+        """
         self._forget_old()
         if self._sizes is not None:
             weights = (each.tolist() for each in self._weights())

@@ -68,7 +68,7 @@ def error_of_response(method: str, path: str, code: int, body: bytes, retry_afte
 def error_of_status(method: str, path: str, status: Status) -> CallError:
     """Return the error for a Status, by its code; BadResponse if the code is no error.
 
-    method, path: of the call that got it as answer or watch event. A 429 has a wait of at least _MIN_WAIT_S.
+    method, path: of the call whose answer or watch event has the Status. A 429 has a wait of at least _MIN_WAIT_S.
     """
     code = status.code
     wait_s = float(status.details.retry_after_seconds) if status.details else 0.0

@@ -98,18 +98,18 @@ class LineReader:
             return self._read_with_json_module(line, str(error))
         return tuple(_join_paragraphs(getattr(record, f"text_{position}")) for position in range(len(self._keys)))
 
-    def _read_with_json_module(self, line: bytes, refusal: str) -> tuple[str, ...] | DocumentFault:
+    def _read_with_json_module(self, line: bytes, decoder_error: str) -> tuple[str, ...] | DocumentFault:
         """Return the texts of a line that Python's `json` accepts, such as one with NaN, or its fault without its
         place.
 
-        refusal: the error text of the fast decoder, which names the byte at fault.
+        decoder_error: the error text of the fast decoder, which names the byte at fault.
         """
         try:
             value = json.loads(line.decode())
         except UnicodeDecodeError as error:
             return _fault(FaultReason.BAD_UTF8, str(error))
         except (ValueError, RecursionError):
-            return _fault(FaultReason.BAD_JSON, refusal)
+            return _fault(FaultReason.BAD_JSON, decoder_error)
         if not isinstance(value, dict):
             return _fault(FaultReason.NOT_TEXT, f"expected an object, got {type(value).__name__}")
         texts = []

@@ -15,7 +15,7 @@ from concurrent.futures.process import BrokenProcessPool
 from turnout.preprocess.errors import LostWorker
 from turnout.preprocess.model import ShardRecord, TextChunk
 from turnout.preprocess.options import Options
-from turnout.preprocess.progress import RunProgress
+from turnout.preprocess.progress import progress_of
 from turnout.preprocess.run import PreprocessRun, Totals, merge_if_complete, prepare_run
 from turnout.preprocess.shards import ShardSettings, make_shard
 from turnout.preprocess.tokenizers.encoders import get_encoder
@@ -44,24 +44,19 @@ def make_shards(run: PreprocessRun, report: Callable[[str], None]) -> list[Shard
     """Turn the pending chunks of a run into shards in worker processes, and return their records.
 
     report: receives lines of progress. Chunks that were in progress when a worker process ended early are processed
-    again, one at a time. Raises LostWorker if the same chunk ends its worker process twice, and the errors of
-    make_shard().
+    again, one at a time. Raises LostWorker if the same chunk ends its worker process twice, RunInProgress if another
+    run took the lock, and the errors of make_shard().
     """
-    progress = RunProgress(
-        total_bytes=sum(chunk.size_bytes for chunk in run.chunks),
-        log_interval=run.options.log_interval,
-        started_s=time.monotonic(),
-        expected_documents=run.options.num_docs,
-        done_bytes=sum(chunk.size_bytes for chunk in run.chunks if chunk.index in run.finished),
-    )
+    progress = progress_of(run, time.monotonic())
     records: list[ShardRecord] = []
 
     def count_finished(chunk: TextChunk, record: ShardRecord) -> None:
-        """Record a finished shard, and report progress when a line is due."""
+        """Record a finished shard, and report progress when a line is due. Raises RunInProgress for a lost lock."""
         records.append(record)
         progress.add(chunk, record)
         if (line := progress.line_if_due(time.monotonic())) is not None:
             report(line)
+        run.lock.check()
 
     waiting: Sequence[TextChunk] = run.pending
     while waiting:
@@ -140,12 +135,15 @@ def _process(chunk: TextChunk) -> ShardRecord:
 
 
 def _lost_text(settings: ShardSettings, chunk: TextChunk) -> str:
-    """Return the message about a chunk whose worker process ended twice: the bytes, and options to change."""
+    """Return the message about a chunk whose worker process ended twice: its first bytes, and options to change."""
     piece = chunk.pieces[0]
     path = settings.sources[piece.source].path
+    count = len({each.source for each in chunk.pieces}) - 1
+    further = f" and {count} more file{'s' if count > 1 else ''}" if count else ""
     return (
-        f"{path}, bytes {piece.start} to {chunk.pieces[-1].end}: a worker process ended twice at this chunk,"
-        " often because of too little memory; try a smaller --chunk-bytes or --max-document-bytes"
+        f"{path}, bytes {piece.start} to {piece.end}{further}: a worker process ended twice at this chunk, often"
+        f" because of too little memory; remove {settings.folder}, then try a smaller --chunk-bytes or"
+        " --max-document-bytes"
     )
 
 

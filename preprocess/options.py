@@ -188,7 +188,7 @@ def _add_guide_arguments(parser: argparse.ArgumentParser, required: bool) -> Non
 def _add_own_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options that the source guide's script does not have. parser: the parser that receives them."""
     default = Options(("-",), "-", TokenizerFiles(TokenizerType.HF))
-    group = parser.add_argument_group("beside the guide")
+    group = parser.add_argument_group("further options")
     group.add_argument(
         "--engine",
         default=default.engine.value,

@@ -159,6 +159,8 @@ def _pieces(source_index: int, source: InputFile, rules: ChunkingRules) -> Itera
 def _line_end(source: InputFile, offset: int) -> int:
     """Return the end of the line that contains the byte at `offset` - 1: the offset after its newline, or the end of
     the file.
+
+    offset: >= 1; past the end of the file gives the size of the file. Raises OSError.
     """
     offset -= 1
     with storage.open_input(source.path) as file:
@@ -191,7 +193,7 @@ def _line_start(source: InputFile, offset: int, lowest: int) -> int:
 def _parts(source_index: int, source: InputFile, start: int, end: int, rules: ChunkingRules) -> Parts:
     """Return the parts of one long line, each with its bytes. Raises OSError.
 
-    () if `rules` forbid cuts, if the line is longer than rules.max_document_bytes (it will be rejected), or if
+    Return () if `rules` forbid cuts, if the line is longer than rules.max_document_bytes (it will be rejected), or if
     no text in it can be cut. source_index: the index of the file. start: the offset of the line in the file. end: the
     offset after it. rules: the size of a part (chunk_bytes) and the keys of the text.
     """

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from turnout.preprocess.model import ShardRecord, TextChunk
+from turnout.preprocess.run import PreprocessRun
 
 MIN_INTERVAL_S = 1.0  # seconds between two lines at least, also with a small --log-interval
 
@@ -16,7 +17,8 @@ class RunProgress:
     total_bytes: int  # input of all chunks, >= 0
     log_interval: int  # documents between two lines, >= 1
     started_s: float  # the start of the run, on the clock of now_s
-    expected_documents: int | None = None  # documents of the whole input that the user expects, None if unknown
+    expected_documents: int | None = None  # documents of all chunks that the user expects, >= 1; None if unknown
+    earlier_documents: int = 0  # documents of chunks that an earlier run finished
     done_bytes: int = 0  # bytes of input in finished chunks, those that an earlier run finished included
     documents: int = 0  # documents of this run
     fault_count: int = 0  # documents that this run left out
@@ -47,7 +49,7 @@ class RunProgress:
         rate = self._read_bytes / seconds
         fraction = self.done_bytes / self.total_bytes if self.total_bytes else 1.0
         if self.expected_documents is not None:
-            fraction = min(1.0, self.documents / self.expected_documents)
+            fraction = min(1.0, (self.earlier_documents + self.documents) / self.expected_documents)
         remaining = self.total_bytes - self.done_bytes
         eta = f", {clock_text(remaining / rate)} left" if remaining and rate else ""
         faults = f", {self.fault_count:,} left out" if self.fault_count else ""
@@ -55,6 +57,24 @@ class RunProgress:
             f"{fraction:4.0%}  {self.documents:,} documents, {self.documents / seconds:,.0f} documents/s,"
             f" {rate / 1e6:,.1f} MB/s{eta}{faults}"
         )
+
+
+def progress_of(run: PreprocessRun, started_s: float) -> RunProgress:
+    """Return the progress of a run before its pending chunks. started_s: now, on a monotonic clock.
+
+    --num-docs counts the documents of all --indexes; those of this process are estimated by the bytes of its chunks.
+    """
+    share_bytes = sum(chunk.size_bytes for chunk in run.chunks)
+    total_bytes = sum(chunk.size_bytes for chunk in run.plan.chunks)
+    expected = run.options.num_docs
+    return RunProgress(
+        total_bytes=share_bytes,
+        log_interval=run.options.log_interval,
+        started_s=started_s,
+        expected_documents=max(1, round(expected * share_bytes / total_bytes)) if expected and total_bytes else None,
+        earlier_documents=sum(record.documents for record in run.finished.values()),
+        done_bytes=sum(chunk.size_bytes for chunk in run.chunks if chunk.index in run.finished),
+    )
 
 
 def clock_text(seconds: float) -> str:

@@ -23,7 +23,7 @@ from turnout.preprocess.merge import complete_documents, dataset_path, merge_key
 from turnout.preprocess.model import InputFile, ShardRecord, TextChunk, shard_record_decoder
 from turnout.preprocess.options import Engine, OnError, Options
 from turnout.preprocess.plan import ChunkingRules, find_input_files, make_chunks
-from turnout.preprocess.run_lock import run_lock
+from turnout.preprocess.run_lock import RunLock, run_lock
 from turnout.preprocess.run_record import (
     PADDING_MULTIPLE,
     RunIdentity,
@@ -76,6 +76,7 @@ class PreprocessRun:
     plan: RunPlan  # of all processes of the run
     chunks: tuple[TextChunk, ...]  # the chunks of this process
     finished: dict[int, ShardRecord]  # records of shards that an earlier run has finished, by the chunk's index
+    lock: RunLock  # on the output
 
     @property
     def pending(self) -> tuple[TextChunk, ...]:
@@ -106,7 +107,7 @@ def run_record_path(prefix: str) -> str:
 def prepare_run(options: Options) -> Iterator[PreprocessRun | Totals]:
     """Plan a run or continue an earlier one, and hold the lock on its output while the block runs.
 
-    Yields the Totals instead if the output exists and was made from the same inputs with the same options. Raises
+    Yield the Totals instead if the output exists and was made from the same inputs with the same options. Raises
     BadOption for wrong inputs or a wrong vocabulary, RunInProgress if another process holds the lock, ResumeRefused if
     finished shards belong to another run, and OutputExists if the output was made from something else.
     """
@@ -121,11 +122,11 @@ def prepare_run(options: Options) -> Iterator[PreprocessRun | Totals]:
         yield totals
         return
     storage.make_folder(folder)
-    with run_lock(f"{folder}/run-{options.share.index}.lock"):
+    with run_lock(f"{folder}/run-{options.share.index}.lock") as lock:
         if (totals := _complete_output(options, identity)) is not None:  # by another process
             yield totals
             return
-        yield _resume_or_plan(options, sources, tokenizer, identity)
+        yield _resume_or_plan(options, sources, tokenizer, identity, lock)
 
 
 def _complete_output(options: Options, identity: RunIdentity) -> Totals | None:
@@ -139,22 +140,35 @@ def _complete_output(options: Options, identity: RunIdentity) -> Totals | None:
             record = msgspec.json.decode(storage.read_bytes(path))
             made_from = msgspec.convert(record["identity"], RunIdentity)
             totals = msgspec.convert(record["totals"], Totals)
-        except (msgspec.MsgspecError, KeyError, TypeError) as error:
+            made_by = Engine(record["tokenizer"]["engine"])
+        except (msgspec.MsgspecError, KeyError, TypeError, ValueError) as error:
             raise OutputExists(f"{path}: not a record of a run: {error}; remove it") from error
         if (change := first_difference(made_from, identity)) is not None:
             raise OutputExists(
                 f"{path}: the dataset exists and was made from other inputs or options: {change};"
                 " remove it or choose another prefix"
             )
+        if (change := _engine_change(made_by, options.engine)) is not None:
+            raise OutputExists(f"{path}: the dataset exists: {change}; remove it or choose another prefix")
         return totals
     if not storage.exists(_plan_path(options)):
         for key in options.keys:
             for suffix in ("idx", "bin"):
                 if storage.exists(dataset := dataset_path(options.output_prefix, key, suffix)):
                     raise OutputExists(
-                        f"{dataset}: exists, but was not made by turnout preprocess; remove it or choose another prefix"
+                        f"{dataset}: exists without the record of a run; remove it or choose another prefix"
                     )
     return None
+
+
+def _engine_change(earlier: Engine, requested: Engine) -> str | None:
+    """Return a phrase about the engine of an earlier run if this run requests another one; None otherwise.
+
+    earlier: the engine that was used, not AUTO. requested: --engine of this run; AUTO accepts the earlier one.
+    """
+    if requested in (Engine.AUTO, earlier):
+        return None
+    return f"engine was {earlier.value}, is {requested.value}"
 
 
 def _plan_path(options: Options) -> str:
@@ -163,12 +177,17 @@ def _plan_path(options: Options) -> str:
 
 
 def _resume_or_plan(
-    options: Options, sources: tuple[InputFile, ...], tokenizer: EncoderSettings, identity: RunIdentity
+    options: Options,
+    sources: tuple[InputFile, ...],
+    tokenizer: EncoderSettings,
+    identity: RunIdentity,
+    lock: RunLock,
 ) -> PreprocessRun:
     """Return the run with the plan of an earlier run and its finished shards, or with a new plan.
 
     A new plan is written to the folder of the shards. sources: the input files. tokenizer: for the reference engine.
-    The chosen engine is logged. Raises ResumeRefused if the earlier run had other inputs or options, or changed inputs.
+    lock: on the output, held. The chosen engine is logged. Raises ResumeRefused if the earlier run had other inputs or
+    options, or changed inputs.
     """
     path = _plan_path(options)
     if storage.exists(path):
@@ -181,11 +200,13 @@ def _resume_or_plan(
                 f"{path}: an earlier run had other inputs or options: {change};"
                 " remove the folder, or choose another prefix"
             )
+        if (change := _engine_change(Engine(plan.engine), options.engine)) is not None:
+            raise ResumeRefused(f"{path}: {change}; remove the folder, or omit --engine")
     else:
         plan = _new_plan(options, sources, tokenizer, identity)
         with storage.atomic_file(path, durable=True) as file:
             storage.write_all(file, msgspec.json.encode(plan))
-    engine = Engine(plan.engine) if options.engine is Engine.AUTO else options.engine
+    engine = Engine(plan.engine)
     log.info("engine_chosen", extra={"engine": engine.value, "reason": plan.engine_reason})
     settings = ShardSettings(
         folder=shards_folder(options.output_prefix),
@@ -200,7 +221,7 @@ def _resume_or_plan(
         max_expansion=options.limits.max_expansion,
     )
     share = tuple(chunk for chunk in plan.chunks if chunk.index % options.share.count == options.share.index)
-    return PreprocessRun(options, settings, plan, share, _finished_shards(settings, share))
+    return PreprocessRun(options, settings, plan, share, _finished_shards(settings, share), lock)
 
 
 def cache_bytes(workers: int) -> int:
@@ -270,8 +291,10 @@ def merge_if_complete(run: PreprocessRun, records: Sequence[ShardRecord]) -> Tot
 
     Call it in the block of prepare_run(), after all of `run.pending` are made. records: of these shards. None if shards
     of other processes are missing, or if another process merges now. A damaged shard of another process is made again
-    here. Raises ResumeRefused if an input has changed its size during the run, and the errors of make_shard().
+    here. Raises ResumeRefused if an input has changed its size during the run, RunInProgress if another run took the
+    lock, and the errors of make_shard().
     """
+    run.lock.verify()
     by_index = run.finished | {record.index: record for record in records}
     if run.options.share.count > 1:
         for chunk in run.plan.chunks:

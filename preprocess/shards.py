@@ -174,7 +174,8 @@ class _Shard:
         self._documents = self._written_documents = self._text_bytes = 0
         self._fault_counts: Counter[str] = Counter()
         self._faults: list[DocumentFault] = []
-        self._rejected: list[bytes] = []
+        self._rejected_file: IO[bytes] | None = None  # None before the first rejected line
+        self._files = ExitStack()  # the open files of the shard, which appear when it is closed
         self._outputs: list[_Output] = []
 
     def write(self) -> ShardRecord:
@@ -183,15 +184,12 @@ class _Shard:
         Raises BadDocument at the first faulty document if `on_error` is STOP, OSError if storage fails.
         """
         settings, chunk = self._settings, self._chunk
-        with ExitStack() as files:
+        with self._files:
             for key_index in range(len(settings.keys)):
                 path = tokens_path(settings.folder, chunk.index, key_index)
-                self._outputs.append(_Output(files.enter_context(storage.atomic_file(path))))
+                self._outputs.append(_Output(self._files.enter_context(storage.atomic_file(path))))
             lines = tuple(self._append_piece(number, piece) for number, piece in enumerate(chunk.pieces))
             totals = tuple(output.finish() for output in self._outputs)
-        if self._rejected:
-            with storage.atomic_file(shard_path(settings.folder, chunk.index, "rejected")) as file:
-                storage.write_all(file, b"".join(self._rejected))
         record = ShardRecord(
             index=chunk.index,
             input_xxh3=tuple(self._digests),
@@ -202,7 +200,7 @@ class _Shard:
             keys=totals,
             fault_counts=dict(self._fault_counts),
             faults=tuple(self._faults),
-            has_rejected_lines=bool(self._rejected),
+            has_rejected_lines=self._rejected_file is not None,
         )
         with storage.atomic_file(record_path(settings.folder, chunk.index)) as file:
             storage.write_all(file, msgspec.json.encode(record))
@@ -305,10 +303,11 @@ class _Shard:
         return None
 
     def _reject(self, rejected: Sequence[FaultyDocument]) -> None:
-        """Count and list faulty documents, and with --on-error quarantine keep their raw bytes.
+        """Count and list faulty documents, and with --on-error quarantine write their raw bytes.
 
-        Raises BadDocument for the first one if --on-error is `stop`.
+        Raises BadDocument for the first one if --on-error is `stop`, OSError if storage fails.
         """
+        raw_lines = []
         for fault, raw in rejected:
             if self._settings.on_error is OnError.STOP:
                 raise BadDocument(describe(self._settings, self._chunk, fault))
@@ -316,7 +315,13 @@ class _Shard:
             if len(self._faults) < MAX_LISTED_FAULTS:
                 self._faults.append(fault)
             if self._settings.on_error is OnError.QUARANTINE and raw:
-                self._rejected.append(raw if raw.endswith(b"\n") else raw + b"\n")
+                raw_lines.append(raw if raw.endswith(b"\n") else raw + b"\n")
+        if not raw_lines:
+            return
+        if self._rejected_file is None:
+            path = shard_path(self._settings.folder, self._chunk.index, "rejected")
+            self._rejected_file = self._files.enter_context(storage.atomic_file(path))
+        storage.write_all(self._rejected_file, b"".join(raw_lines))
 
 
 def _faults_of(sequences: Sequences) -> dict[int, FaultReason]:

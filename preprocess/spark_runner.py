@@ -28,7 +28,7 @@ from turnout.preprocess import command, options, storage
 from turnout.preprocess.errors import LostWorker, PreprocessError
 from turnout.preprocess.model import ShardRecord, TextChunk, shard_record_decoder
 from turnout.preprocess.options import Options
-from turnout.preprocess.progress import RunProgress
+from turnout.preprocess.progress import progress_of
 from turnout.preprocess.run import PreprocessRun, Totals, merge_if_complete, prepare_run
 from turnout.preprocess.shards import ShardSettings, make_shard, record_path
 
@@ -160,13 +160,7 @@ class SparkReport:
         """Start without results. started_s: on the monotonic clock."""
         self._chunks = {chunk.index: chunk for chunk in run.pending}
         self._counted_results = 0  # results of the accumulator that were counted
-        self.progress = RunProgress(
-            total_bytes=sum(chunk.size_bytes for chunk in run.chunks),
-            log_interval=run.options.log_interval,
-            started_s=started_s,
-            expected_documents=run.options.num_docs,
-            done_bytes=sum(chunk.size_bytes for chunk in run.chunks if chunk.index in run.finished),
-        )
+        self.progress = progress_of(run, started_s)
 
     def count_new_results(self, results: Sequence[Result]) -> bool:
         """Count the results that arrived since the last call, and return True if one of them is a failure.

@@ -81,7 +81,10 @@ def is_folder(path: str) -> bool:
 
 
 def names_in(folder: str) -> list[str]:
-    """Return the names of the entries of a folder, without their paths, sorted; [] if there is no folder."""
+    """Return the names of the entries of a folder, without their paths, sorted; [] if there is no folder.
+
+    folder: a path or a URL. Raises OSError.
+    """
     if is_remote(folder):
         filesystem, name = _remote(folder)
         if not filesystem.isdir(name):
@@ -102,19 +105,21 @@ def glob_files(pattern: str) -> list[str]:
 def atomic_file(path: str, *, durable: bool = False, staging: str | None = None) -> Iterator[IO[bytes]]:
     """Write a file atomically: it appears at `path` only if the `with` block ends without an exception.
 
-    path: a path or a URL. durable: the bytes are on the disk before the name is, so that a power cut leaves no
-    incomplete file at `path`. staging: the folder, on the same disk, in which the file is written first; None for the
-    folder of `path`. Both have no effect on a URL.
+    If the block raises, `path` keeps its earlier content, or does not exist. A file system of fsspec that shows a file
+    before it is complete loses the earlier content then. path: a path or a URL. durable: the bytes are on the disk
+    before the name is, so that a power cut leaves no incomplete file at `path`. staging: the folder, on the same disk,
+    in which the file is written first; None for the folder of `path`. Both have no effect on a URL.
     """
     if is_remote(path):
         filesystem, name = _remote(path)
+        before = _entry(filesystem, name)
         file = filesystem.open(name, "wb", autocommit=False)
         try:
             yield file
             file.close()
         except BaseException:
             file.discard()
-            if filesystem.exists(name):  # some file systems show the file before the commit
+            if _entry(filesystem, name) not in (None, before):  # some file systems show the file before the commit
                 filesystem.rm_file(name)
             raise
         file.commit()
@@ -210,6 +215,14 @@ def _copy_by_kernel(source: IO[bytes], target: IO[bytes], size_bytes: int) -> in
         missing -= copied
     source.seek(size_bytes - missing)
     return missing
+
+
+def _entry(filesystem: Any, name: str) -> Any:
+    """Return what an fsspec file system knows about a file, such as its size and time; None for a missing file."""
+    try:
+        return filesystem.info(name)
+    except FileNotFoundError:
+        return None
 
 
 def _remote(path: str) -> tuple[Any, str]:

@@ -24,8 +24,8 @@ def text_range(read: ReadRange, start: int, end: int, reader: LineReader) -> tup
     """Return the offsets (start, end) of the text of a JSON line, without its quotes.
 
     read: returns the bytes between two offsets. start, end: offsets of the line. reader: for the one key. None if the
-    longest string is not the value of that key, is less than half of the line, has more than WINDOW_BYTES around it, or
-    if the line has a fault.
+    line has a fault, or if its longest string is not the value of that key. None also if that string is less than half
+    of the line, or has more than WINDOW_BYTES around it.
     """
     longest = max(_strings(read, start, end), key=lambda place: place[1] - place[0], default=(start, start))
     first, last = longest

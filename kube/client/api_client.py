@@ -109,6 +109,7 @@ class RequestSender:
         self._headers |= {"Impersonate-User": as_user} if as_user else {}
         self.counts: Counter[tuple[str, str]] = Counter()
         self.server_clock = ServerClock()
+        self._credentials_version = 0  # increases when a reload reads other credentials than before
         self._in_flight = asyncio.Semaphore(max_in_flight)
         self._rate_limiter = RateLimiter(RealClock(), qps) if qps else None
 
@@ -145,16 +146,19 @@ class RequestSender:
     async def send(self, call: _Call) -> Response:
         """Send a call and return the answer before its body is read; the caller reads and closes it. Raises CallError.
 
-        On 401, reload the credentials, and repeat the call once if they changed.
+        On 401, reload the credentials, and repeat the call once if a reload changed them since the call was
+        sent.
         """
+        version = self._credentials_version
         try:
             return await self._send_once(call)
         except Unauthorised as first_error:
             try:
-                changed = await self._transport.reload()
+                if await self._transport.reload():
+                    self._credentials_version += 1
             except Exception as error:  # any error of YAML, TLS and file reading
                 raise Unauthorised(call.method, call.path, 401, f"no fresh credentials: {error}") from first_error
-            if not changed:
+            if self._credentials_version == version:  # a concurrent call may have reloaded them
                 raise
         return await self._send_once(call)
 

@@ -22,8 +22,9 @@ class Store(Protocol):
 async def apply_object(store: Store, path: str, body: dict[str, Any], manager: str) -> None:
     """Patch fields of an object, or create the object with these fields if it does not exist.
 
-    path: of the object. body: the fields; other fields stay unchanged, and the value None removes a field. manager: the
-    owner of the fields. Raises CallError.
+    path: of the object. body: the fields; other fields stay unchanged, and the value None removes a field. It needs
+    apiVersion, kind and metadata.name, because the object may be created. manager: the owner of the fields after a
+    patch; a created object gets the owner that the API server derives from the User-Agent. Raises CallError.
     """
     try:
         await store.patch(path, body, MERGE, manager)

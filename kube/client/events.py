@@ -13,9 +13,11 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
+import msgspec
+
 from turnout.kube.client.clock import Clock
 from turnout.kube.client.rate_limiter import RateLimiter
-from turnout.kube.errors import CallError, Conflict, Forbidden, NotFound
+from turnout.kube.errors import BadResponse, CallError, Conflict, Forbidden, NotFound, ServerFault, Unreachable
 from turnout.kube.reasons import WORDS, pointer
 from turnout.kube.times import rfc3339
 
@@ -50,12 +52,19 @@ class _EventKey(NamedTuple):
 
 @dataclass(slots=True)
 class _WrittenEvent:
-    """An Event that is on the server."""
+    """An Event that is on the server, or may be there."""
 
     path: str  # "" if another replica wrote the Event and counts its repetitions
     count: int  # repetitions that the server has, >= 1
     first_s: float  # the time of the first repetition, wall-clock seconds
     last_s: float  # the time of the last repetition, wall-clock seconds
+    is_confirmed: bool = True  # False if the answer to its creation was lost: another replica may have created it
+
+
+class _WrittenBy(msgspec.Struct, rename="camel"):
+    """The author of an Event, as the API server answers it."""
+
+    reporting_instance: str = ""  # the name of the pod
 
 
 @dataclass(slots=True)
@@ -108,15 +117,15 @@ class EventRecorder:
         self._written_events: OrderedDict[_EventKey, _WrittenEvent] = OrderedDict()
         self._has_work = asyncio.Event()
         self._forbidden_logged = False
-        self.dropped = 0  # Events that were never written
+        self.dropped = 0  # Events whose write failed, or that exceeded the queue
 
     def emit(self, ref: ObjectRef, type_: str, reason: str, message: str, now: float) -> None:
         """Queue an Event; `run` or `flush` writes it. Raises nothing, and does not wait.
 
         An equal Event in the queue only gets a higher count. If the queue is full, an Event is dropped and counted in
-        `dropped`. type_: Normal or Warning. now: wall-clock seconds. message: truncated so that it has at most
-        MESSAGE_BYTES together with the pointer to the explanation of its reason, which is added if the reason is one of
-        ours.
+        `dropped`. type_: Normal or Warning. now: wall-clock seconds. message: the pointer to the explanation of the
+        reason is appended if the reason is one of ours. The message is truncated so that both have at most
+        MESSAGE_BYTES.
         """
         pointer_text = f" ({pointer(reason, self._docs)})" if reason in WORDS else ""
         key = _EventKey(
@@ -196,46 +205,58 @@ class EventRecorder:
         If that one has expired on the server, a new Event is written. Write nothing if another replica has written
         the same Event: that replica counts it. Raises CallError.
         """
-        written_event = self._written_events.pop(key, None)
+        written_event = self._written_events.get(key)
         if written_event is not None and _span(queued.first_s) == _span(written_event.first_s):
-            if not written_event.path:
-                self._remember(key, written_event)
-                return
-            written_event.count += queued.times
-            written_event.last_s = queued.last_s
-            body = {"count": written_event.count, "lastTimestamp": rfc3339(written_event.last_s)}
+            self._written_events.move_to_end(key)
             try:
-                await self._client.patch(written_event.path, body, deadline_s=_CALL_S)
+                await self._increase_count(written_event, queued)
             except NotFound:
                 log.debug("event_expired", extra={"path": written_event.path})
             else:
-                self._remember(key, written_event)
                 return
-        name = self._name(key, queued)
+        await self._create(key, queued)
+
+    async def _increase_count(self, written_event: _WrittenEvent, queued: _QueuedEvent) -> None:
+        """Add repetitions to the count of an Event on the server. Do nothing if another replica counts it.
+
+        Raises CallError; it is NotFound if the Event has expired on the server. Then its count stays.
+        """
+        if not written_event.is_confirmed:
+            # An empty patch returns the Event; RBAC does not allow us to get it.
+            answer = await self._client.patch(written_event.path, {}, deadline_s=_CALL_S)
+            if _reporting_instance(answer, written_event.path) != self._instance[:_REASON_CHARS]:
+                written_event.path = ""
+            written_event.is_confirmed = True
+        if not written_event.path:
+            return
+        count = written_event.count + queued.times
+        body = {"count": count, "lastTimestamp": rfc3339(queued.last_s)}
+        await self._client.patch(written_event.path, body, deadline_s=_CALL_S)
+        written_event.count, written_event.last_s = count, queued.last_s
+
+    async def _create(self, key: _EventKey, queued: _QueuedEvent) -> None:
+        """Create an Event, and remember it. If it exists, remember that another replica counts it. Raises CallError."""
+        name = _event_name(self._component, key, queued)
         path = f"/api/v1/namespaces/{key.ref.namespace or 'default'}/events"
-        event_path = f"{path}/{name}"
+        written_event = _WrittenEvent(f"{path}/{name}", queued.times, queued.first_s, queued.last_s)
         try:
             await self._client.create(path, self._body(key, queued, name), deadline_s=_CALL_S)
         except Conflict as error:
             if error.reason != "AlreadyExists":
                 raise
-            event_path = ""
+            written_event.path = ""
+        except (Unreachable, ServerFault):  # the server may have created it
+            written_event.is_confirmed = False
+            self._remember(key, written_event)
+            raise
         self._forbidden_logged = False
-        self._remember(key, _WrittenEvent(event_path, queued.times, queued.first_s, queued.last_s))
+        self._remember(key, written_event)
 
     def _remember(self, key: _EventKey, written_event: _WrittenEvent) -> None:
         """Remember a written Event, and forget the oldest one if there are too many."""
         self._written_events[key] = written_event
         if len(self._written_events) > _MAX_WRITTEN_EVENTS:
             self._written_events.popitem(last=False)
-
-    def _name(self, key: _EventKey, queued: _QueuedEvent) -> str:
-        """Return the Event's name, made of its key, the program and the time span.
-
-        Two replicas compute the same name, so that only one of them can create the Event.
-        """
-        seed = "\0".join((*key.ref, *key[1:], self._component, str(_span(queued.first_s))))
-        return f"{key.ref.name[:_NAME_CHARS].rstrip('.-')}.{hashlib.sha256(seed.encode()).hexdigest()[:16]}"
 
     def _body(self, key: _EventKey, queued: _QueuedEvent, name: str) -> dict[str, Any]:
         """Return the Event as a JSON object for the API server. name: of the Event."""
@@ -256,6 +277,26 @@ class EventRecorder:
             "reportingComponent": self._component,
             "reportingInstance": self._instance[:_REASON_CHARS],
         }
+
+
+def _event_name(component: str, key: _EventKey, queued: _QueuedEvent) -> str:
+    """Return the Event's name, made of its key, the program and the time span. component: the reporting program.
+
+    Two replicas compute the same name, so that only one of them can create the Event.
+    """
+    seed = "\0".join((*key.ref, *key[1:], component, str(_span(queued.first_s))))
+    return f"{key.ref.name[:_NAME_CHARS].rstrip('.-')}.{hashlib.sha256(seed.encode()).hexdigest()[:16]}"
+
+
+def _reporting_instance(answer: bytes, path: str) -> str:
+    """Return the name of the pod that wrote an Event. answer: the Event as JSON. path: of the call, for the message.
+
+    Raises BadResponse if the answer is no Event.
+    """
+    try:
+        return msgspec.json.decode(answer, type=_WrittenBy).reporting_instance
+    except msgspec.DecodeError as error:
+        raise BadResponse("PATCH", path, 200, f"not an Event: {error}") from error
 
 
 def _span(wall_s: float) -> int:

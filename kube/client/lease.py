@@ -215,19 +215,19 @@ class Elector:
         async def term() -> None:
             await work(self.transitions)
 
-        working = asyncio.create_task(term())
-        renewing = asyncio.create_task(self._renew_until_lost())
+        work_task = asyncio.create_task(term())
+        renewal_task = asyncio.create_task(self._renew_until_lost())
         work_finished = False
         try:
-            await asyncio.wait({working, renewing}, return_when=asyncio.FIRST_COMPLETED)
-            work_finished = working.done()
+            await asyncio.wait({work_task, renewal_task}, return_when=asyncio.FIRST_COMPLETED)
+            work_finished = work_task.done()
         finally:
-            renewing.cancel()
-            await self._end(working)
-            await asyncio.wait({renewing})
+            renewal_task.cancel()
+            await self._end(work_task)
+            await asyncio.wait({renewal_task})
             await self._release()
         if work_finished:
-            working.result()
+            work_task.result()
             return True
         log.warning(
             "lease_lost",
@@ -235,19 +235,19 @@ class Elector:
         )
         return False
 
-    async def _end(self, working: asyncio.Task[None]) -> None:
+    async def _end(self, work_task: asyncio.Task[None]) -> None:
         """Cancel the work and wait until it has stopped. An exception of the work is logged.
 
         If it does not stop within the grace period, end the process, because another leader may start then.
         """
-        working.cancel()
+        work_task.cancel()
         try:
             async with self._clock.timeout(self._settings.grace_s):
-                await asyncio.wait({working})
+                await asyncio.wait({work_task})
         except TimeoutError:
             log.critical("work_would_not_end", extra={"lease": self._lease.path, "grace_s": self._settings.grace_s})
             self._abort(_EXIT_WORK_STUCK)
-        if not working.cancelled() and (error := working.exception()):
+        if not work_task.cancelled() and (error := work_task.exception()):
             log.warning("work_failed", extra={"lease": self._lease.path, "why": repr(error)})
 
     async def _acquire(self) -> None:
@@ -261,7 +261,7 @@ class Elector:
             except Exception as error:  # after any failure we do not lead; the next try reads the Lease again
                 if repr(error) != reported_error:
                     reported_error = repr(error)
-                    log.warning("lease_not_read", extra={"lease": self._lease.path, "why": reported_error})
+                    log.warning("lease_not_taken", extra={"lease": self._lease.path, "why": reported_error})
             await self._clock.sleep(_retry_wait_s(self._settings, self._rng))
 
     async def _try_to_acquire(self) -> bool:

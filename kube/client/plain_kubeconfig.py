@@ -108,8 +108,8 @@ def _server_of(cluster: Mapping[str, Any]) -> str:
 def _has_only_plain_fields(cluster: Mapping[str, Any], user: Mapping[str, Any]) -> bool:
     """Return True if this module can read a cluster and a user of a kubeconfig.
 
-    They need fields that it knows, not both a token and a tokenFile, a server for which _is_plain_url() returns True,
-    and a boolean insecure-skip-tls-verify or none.
+    That is the case if this module knows all their fields. The user does not have both a token and a tokenFile.
+    _is_plain_url() returns True for the server. insecure-skip-tls-verify is a boolean or absent.
     """
     if (
         not cluster.keys() <= _CLUSTER_FIELDS

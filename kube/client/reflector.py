@@ -99,15 +99,15 @@ class ServerContact:
         if not self.is_unreachable or self._clock.monotonic() - self._last_wake_s < max_s:
             await self._clock.sleep(wait_s)
             return False
-        sleeping = asyncio.create_task(self._clock.sleep(wait_s))
-        waking = asyncio.create_task(self._outage.wait_for_end())
+        sleep_task = asyncio.create_task(self._clock.sleep(wait_s))
+        outage_task = asyncio.create_task(self._outage.wait_for_end())
         try:
-            await asyncio.wait((sleeping, waking), return_when=asyncio.FIRST_COMPLETED)
-            sleep_ended = sleeping.done()
+            await asyncio.wait((sleep_task, outage_task), return_when=asyncio.FIRST_COMPLETED)
+            sleep_ended = sleep_task.done()
         finally:
-            sleeping.cancel()
-            waking.cancel()
-            await asyncio.wait((sleeping, waking))
+            sleep_task.cancel()
+            outage_task.cancel()
+            await asyncio.wait((sleep_task, outage_task))
         if not sleep_ended:
             self._last_wake_s = self._clock.monotonic()
             await self._clock.sleep(min(wait_s, self._rng.random() * MAX_WAKE_DELAY_S))
@@ -277,7 +277,7 @@ class Reflector(Generic[T]):
         requested_s = self._clock.monotonic()
         reading = asyncio.create_task(self._read_lines(watch_s))
         silence = asyncio.create_task(
-            _silence(
+            _wait_for_silence(
                 self._clock,
                 lambda: max(self.last_event_s, requested_s),
                 lambda: SILENCE_S if self._has_bookmarks else watch_s + LATE_END_S,
@@ -341,7 +341,7 @@ class Reflector(Generic[T]):
         self._version = line.version or self._version
 
 
-async def _silence(clock: Clock, last_s: Callable[[], float], bound_s: Callable[[], float]) -> None:
+async def _wait_for_silence(clock: Clock, last_s: Callable[[], float], bound_s: Callable[[], float]) -> None:
     """Return when nothing has arrived for too long.
 
     last_s: returns when something arrived last, by the monotonic clock. bound_s: returns the longest silence in

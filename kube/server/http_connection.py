@@ -33,7 +33,7 @@ Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
-    """The limits of one server. Times are in seconds."""
+    """The limits of one server. Times are in seconds. A slow client is cut off by `head_s`, `body_s` and `write_s`."""
 
     max_body_bytes: int = 32 << 20  # of the body of one request
     max_all_bodies_bytes: int = 128 << 20  # of the bodies that are being read, of all requests together
@@ -42,7 +42,7 @@ class ConnectionLimits:
     write_s: float = 5.0  # until the client has read enough of an answer that did not fit in the socket's buffer
     handshake_s: float = 5.0  # of a TLS handshake
     keepalive_s: float = 120.0  # without a request; above Go's idle timeout of 90 s, so that Go closes first
-    max_age_s: float = 1.0  # an older request gets a neutral answer instead of a plan
+    max_age_s: float = 1.0  # a request that waited longer is answered without work
     max_in_flight: int = 64  # requests that are answered at once
     max_waiting: int = 256  # requests that wait until one of the `max_in_flight` is answered
     wait_s: float = 1.0  # the longest wait of such a request

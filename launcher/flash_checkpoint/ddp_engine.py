@@ -114,9 +114,10 @@ class DdpCheckpointer:
 
         Returns {} if there is none. All ranks call it and get the same step. Every byte is verified.
         A single rank whose step in memory is broken goes on to the files. In a larger world BadCheckpoint is raised for
-        such a step; the next round goes without it. Raises BadCheckpoint, too, if `resume_path` is broken, if files
-        exist but none can be loaded, or if the state is no dictionary, and StorageFailed if a chosen file cannot be
-        read.
+        such a step; the next round does not use it. Raises BadCheckpoint, too, if `resume_path` is broken, if files
+        exist but none can be loaded, or if the state is no dictionary, StorageFailed if a chosen file cannot be
+        read, TimeoutError if the daemon does not answer, and DaemonLost if it is lost. May wait 60 s (_WAIT_S) for the
+        newest save.
         """
         state = self._from_memory()
         if state is None and str(resume_path):
@@ -156,7 +157,7 @@ class DdpCheckpointer:
     def _await_hashed(self, step: int) -> int:
         """Wait until local rank 0 has saved this step and the daemon has hashed it; return the step.
 
-        Raises BadCheckpoint after _WAIT_S.
+        Raises BadCheckpoint after _WAIT_S, TimeoutError if the daemon does not answer, and DaemonLost if it is lost.
         """
         memory, until_s = self._memory_saver(), time.monotonic() + _WAIT_S
         while step not in [each.step for each in memory.client.held_steps(1)]:

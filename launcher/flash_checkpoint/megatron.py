@@ -137,7 +137,7 @@ class Megatron:
             if shards:
                 saved_shards = decode_object(self._part(parts, f"shard{self.data_rank:05}"), {})
                 for (_, set_shard), shard in zip(shards, saved_shards, strict=True):
-                    set_shard(_without_padding(shard))
+                    set_shard(_add_padding_flags(shard))
         if scheduler is not None:
             scheduler.load_state_dict(decode_object(self._part(parts, "scheduler"), {}))
 
@@ -224,14 +224,14 @@ def _shard(optimizer: Any) -> tuple[Callable[[], Any], Callable[[Any], None]] | 
     return None
 
 
-def _without_padding(shard: Any) -> Any:
-    """Add the missing flags "padding" to a shard of the optimizer, and return the shard itself.
+def _add_padding_flags(shard: Any) -> Any:
+    """Set the flag "padding" to False where a shard of the optimizer lacks it, and return the shard itself.
 
     Megatron's getter omits them, but its loader needs them.
     """
-    for each in shard.values() if isinstance(shard, dict) else ():
-        for buckets in each.values() if isinstance(each, dict) else ():
-            for tensors in (found for bucket in buckets for found in bucket):
+    for parameter_group in shard.values() if isinstance(shard, dict) else ():
+        for buckets in parameter_group.values() if isinstance(parameter_group, dict) else ():
+            for tensors in (each for bucket in buckets for each in bucket):
                 tensors.setdefault("padding", False)
     return shard
 

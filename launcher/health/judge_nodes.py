@@ -429,7 +429,7 @@ def _undecided(evidence: Evidence) -> tuple[Undecided, ...]:
     for group, outcome in evidence.unexplained:
         how = "failed" if outcome is Judgement.FAILED else "was slow"
         if not evidence.outcomes.fast:
-            why = f"this group {how}, and no group was fine beside which to tell why"
+            why = f"this group {how}, and no group was fine to compare it with"
         elif {*group} <= evidence.outcomes.fast:
             why = f"this group {how} once, and its nodes and links were fine when tried again"
         else:
@@ -439,7 +439,10 @@ def _undecided(evidence: Evidence) -> tuple[Undecided, ...]:
     unnamed_nodes = (node for node in evidence.unsettled if node not in named_nodes)
     return (
         *undecided,
-        *(Undecided((node,), "no group without a bad node told anything about its network") for node in unnamed_nodes),
+        *(
+            Undecided((node,), "its network is unknown: each group that measured it had a faulty node")
+            for node in unnamed_nodes
+        ),
     )
 
 

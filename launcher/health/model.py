@@ -91,7 +91,7 @@ class StragglerLimits:
 
     def __post_init__(self) -> None:
         if not (1 < self.factor < math.inf and 1 < self.least_factor < math.inf and 0 < self.spreads < math.inf):
-            raise BadCheck("a node is slow from some factor above 1 on, and some number of spreads above 0")
+            raise BadCheck("factor and least_factor must be above 1, spreads above 0, all finite")
         for limit_s in (self.compute_s, self.collective_s):
             if limit_s is not None and not 0 < limit_s < math.inf:
                 raise BadCheck(f"a limit of {limit_s} s: it must be above 0 and finite")

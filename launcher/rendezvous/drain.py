@@ -317,7 +317,7 @@ def plan_handover(transition: Transition) -> tuple[SavedState | None, dict[str, 
     """
     members = {id_: member_state.member for id_, member_state in transition.members.items()}
     held_steps = {id_: member_state.held_steps for id_, member_state in transition.members.items()}
-    staying = _staying_members(transition)
+    staying = _idle_staying_members(transition)
     for saved_state in saved_states(held_steps):
         runs = runs_of(saved_state, held_steps, members)
         if saved_state[2] == ALL:
@@ -332,8 +332,8 @@ def plan_handover(transition: Transition) -> tuple[SavedState | None, dict[str, 
     return None, {}
 
 
-def _staying_members(transition: Transition) -> list[str]:
-    """List the ids of the members that stay and whose processes have ended."""
+def _idle_staying_members(transition: Transition) -> list[str]:
+    """Return the ids of the members that do not leave and have no running process."""
     return [
         id_
         for id_, member_state in transition.members.items()

@@ -287,10 +287,10 @@ def _may_follow_unknown_world(transition: Transition) -> bool:
 def _old_world_is_over(transition: Transition) -> bool:
     """Return True if no older world can still be training: in one of three cases.
 
-    A member of the world that this coordinator formed has ended its processes: a world trains only with all members.
-    Or at least half of the members of the newest known world, without those that left for good, are present and run no
-    process, and no earlier coordinator was granted a newer round. Or `old_world_until_s` has passed: by then every
-    member without a coordinator has stopped its processes.
+    1. A member of the world that this coordinator formed has ended its processes: a world trains only with all members.
+    2. At least half of the members of the newest known world are present and run no process, and no earlier
+    coordinator was granted a newer round. Members that left for good do not count.
+    3. `old_world_until_s` has passed: by then every member without a coordinator has stopped its processes.
     """
     state = transition.state
     idle_members = sum(

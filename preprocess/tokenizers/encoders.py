@@ -168,7 +168,7 @@ class _HuggingFace:
     def encode(self, texts: Sequence[str]) -> list[Ids]:
         """Return the token ids of each text. A very long text is cut into parts if the vocabulary allows it."""
         result = []
-        for batch in _batches(texts):
+        for batch in batches(texts):
             if self._may_cut and len(batch) == 1 and len(batch[0]) > BATCH_CHARACTERS:
                 parts = cut_text(batch[0], BATCH_CHARACTERS)
                 result.append(np.concatenate([ids for part in parts for ids in self._encode_batch([part])]))
@@ -213,11 +213,14 @@ class _Tiktoken:
         return result
 
 
-def _batches(texts: Sequence[str]) -> Iterator[Sequence[str]]:
-    """Yield batches of consecutive texts of at most BATCH_CHARACTERS; a longer text is a batch of its own."""
+def batches(texts: Sequence[str]) -> Iterator[Sequence[str]]:
+    """Yield batches of consecutive texts of at most BATCH_CHARACTERS.
+
+    A longer text is a batch of its own, so that it can be cut.
+    """
     start = size = 0
     for position, text in enumerate(texts):
-        if size and size + len(text) > BATCH_CHARACTERS:
+        if position > start and size + len(text) > BATCH_CHARACTERS:
             yield texts[start:position]
             start, size = position, 0
         size += len(text)

@@ -257,6 +257,8 @@ class ReservedRoom:
             rows = np.union1d(rows, np.array([row for row, _ in extra_pods], np.intp))
         if not len(rows):
             return rows, self._reserved
+        for _, other in (*ignored_pods, *extra_pods):
+            self._snapshot.resources.add_columns(other)  # first, because a new resource widens the rows
         self._widen()
         reserved = self._reserved[rows]
         for pods, sign in ((ignored_pods, -1), (extra_pods, 1)):

@@ -205,7 +205,13 @@ async def test_it_resizes_the_kinds_that_its_role_allows_and_no_other(
         assert {"Job", "PyTorchJob"} <= {each["involvedObject"]["kind"] for each in told}
     forbidden = [line["event"] for line in records(control_plane) if "forbidden" in str(line).lower()]
     assert "resize_failed" in forbidden
-    assert {*forbidden} & {"watch_broken", "event_not_written", "lease_not_read", "renewal_failed"} == set()
+    assert {*forbidden} & {
+        "watch_broken",
+        "event_not_written",
+        "lease_not_read",
+        "lease_not_taken",
+        "renewal_failed",
+    } == set()
 
 
 def _told(events, reason):

@@ -193,6 +193,19 @@ async def test_a_rotated_token_is_read_again_once(connected, tmp_path):
     assert [asked.headers["Authorization"] for asked in script.asked] == ["Bearer first", "Bearer second"]
 
 
+async def test_two_concurrent_calls_both_use_the_reloaded_token(connected, tmp_path):
+    async def refuse_both(request, server):
+        await server.until("list", 2)
+        return await fault(401)(request, server)
+
+    async with connected(tmp_path) as (script, client):
+        script.lists = [refuse_both, refuse_both, plain({"ok": 1})]
+        calls = asyncio.gather(client.get(PODS), client.get(PODS))
+        await script.until("list", 2)
+        (tmp_path / "token").write_text("second")
+        assert await calls == [b'{"ok": 1}'] * 2
+
+
 @pytest.mark.parametrize("gone", [False, True], ids=["the token is the same", "its file is gone"])
 async def test_a_token_that_stays_refused_is_not_repeated(connected, tmp_path, gone):
     async with connected(tmp_path) as (script, client):

@@ -10,7 +10,7 @@ from tests.kit.clock import ManualClock, settle
 from tests.kube.world import PATIENCE_S, connected, fault, plain, running
 from turnout.kube.client.api_client import Client
 from turnout.kube.client.events import EventRecorder, ObjectRef
-from turnout.kube.errors import Conflict, Forbidden, NotFound, ServerFault
+from turnout.kube.errors import Conflict, Forbidden, NotFound, ServerFault, Unreachable
 from turnout.simulator.api.server.serve import serve
 
 pytestmark = pytest.mark.asyncio
@@ -136,6 +136,20 @@ async def test_a_repetition_of_what_is_gone_is_a_new_event(errors, after_s, name
     assert events.dropped == 0
 
 
+@pytest.mark.parametrize(
+    "error", [Unreachable("PATCH", "", 0, ""), ServerFault("PATCH", "", 500, "")], ids=["cut", "5xx"]
+)
+async def test_a_failed_patch_loses_only_its_own_repetitions(error):
+    api = FakeApi(None, error)
+    _, events = recorder(api)
+    async with running(events.run()):
+        for after_s in range(4):
+            events.emit(POD, "Warning", "NoRoom", "short", NOW + after_s)
+            await settle()
+    assert ([body["count"] for _, body in api.events], [body["count"] for _, body in api.patches]) == ([1], [2, 3])
+    assert events.dropped == 1
+
+
 async def test_a_flood_is_bounded_in_memory_and_in_rate():
     api = FakeApi()
     clock, events = recorder(api, capacity=100, per_s=5, burst=10)
@@ -256,6 +270,43 @@ async def test_two_replicas_write_one_event_of_what_both_see(api, first, second,
         assert await told_by(one, "one", *first) == 0
         assert await told_by(two, "two", *second) == 0
         assert await listed(one) == listing
+
+
+class FirstAnswerLost:
+    """A client whose first create has no answer. arrives: whether the server carries it out."""
+
+    def __init__(self, client, arrives):
+        self._client, self._arrives, self._is_first = client, arrives, True
+        self.patch = client.patch
+
+    async def create(self, path, body, *, deadline_s):
+        is_first, self._is_first = self._is_first, False
+        if self._arrives or not is_first:
+            answer = await self._client.create(path, body, deadline_s=deadline_s)
+        if is_first:
+            raise Unreachable("POST", path, 0, "no answer")
+        return answer
+
+
+@pytest.mark.parametrize(
+    ("creators", "listing"),
+    [
+        pytest.param(["one"], [(3, "one")], id="our own Event is counted up"),
+        pytest.param(["two"], [(1, "two")], id="the Event of another replica is not"),
+        pytest.param([], [(2, "one")], id="an Event that does not exist is created"),
+    ],
+)
+async def test_an_event_whose_creation_had_no_answer_may_be_ours(api, creators, listing):
+    async with await Client.open(api) as client:
+        if "two" in creators:
+            await told_by(client, "two", SEEN)
+        unlucky = FirstAnswerLost(client, arrives="one" in creators)
+        events = EventRecorder(unlucky, "turnout-extender", "one", clock=ManualClock())
+        for _ in range(3):
+            events.emit(*SEEN)
+            await events.flush()
+        assert events.dropped == 1
+        assert await listed(client) == listing
 
 
 async def test_two_programs_write_an_event_each(api):

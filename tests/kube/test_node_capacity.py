@@ -25,6 +25,7 @@ def with_port(gpus=0):
 
 
 PORT = with_port()
+DEVICE = shape_of(world.pod("p", 0, resources={"requests": {"example.com/dev": "1"}}))
 SHAPES = [GPU8, GPU1, CPU, PICKY, PORT, with_port(4), shape_of(world.pod("p", 1, hostNetwork=True))]
 
 
@@ -34,6 +35,13 @@ def snapshot(*nodes):
         made.put_node(node)
     made.set_row_order([node.metadata.name for node in nodes])
     return made
+
+
+def with_device(name):
+    """A node whose device plugin offers two devices of example.com/dev."""
+    node = world.node(name)
+    node.status.allocatable["example.com/dev"] = "2"
+    return node
 
 
 def charge(node, shape=GPU1, priority=0):
@@ -149,6 +157,17 @@ class TestPreemption:
         assert s.room_after_preemption(GPU8, 6, other_pods=[(0, GPU1)]).tolist() == [0, 1]
         assert s.room(GPU8).tolist() == [0, 0]
 
+    def test_a_resource_may_be_offered_after_a_pod_that_requests_it_is_charged(self):
+        s = snapshot(world.node("a"))
+        s.charge("low", charge("a", DEVICE))
+        s.put_node(with_device("a"))
+        assert s.room_after_preemption(GPU1, 10).tolist() == [8]
+        assert s.room_after_preemption(DEVICE, 10).tolist() == [2]
+
+    def test_another_pod_may_request_a_resource_that_no_pod_requested_before(self):
+        s = snapshot(with_device("a"))
+        assert s.room_after_preemption(GPU1, 10, other_pods=[(0, DEVICE), (0, GPU1)]).tolist() == [7]
+
 
 class TestReserved:
     def test_kept_room_is_not_anybody_elses(self):
@@ -160,6 +179,12 @@ class TestReserved:
         assert kept.room(GPU1, extra_pods=[(1, GPU1)]).tolist() == [0, 7]
         kept.release([(0, GPU8)])
         assert kept.room(GPU1).tolist() == [8, 8]
+
+    def test_an_extra_pod_may_request_a_resource_that_no_pod_requested_before(self):
+        s = snapshot(with_device("a"))
+        kept = ReservedRoom(s)
+        kept.reserve([(0, GPU1)])
+        assert kept.room(GPU1, extra_pods=[(0, DEVICE), (0, GPU1)]).tolist() == [6]
 
     def test_a_row_that_holds_less_than_is_kept_is_told(self):
         s = snapshot(world.node("a"))

@@ -82,6 +82,16 @@ def test_a_chunk_that_always_ends_its_worker_is_named(options):
             make_shards(trapped(run, 1, end_worker), lambda line: None)
 
 
+def test_a_chunk_of_several_files_that_ends_its_worker_is_named(tmp_path):
+    (tmp_path / "a.jsonl").write_bytes(first := corpus.lines(DOCUMENTS[:2]))
+    (tmp_path / "b.jsonl").write_bytes(corpus.lines(["b"]))
+    options = corpus.options(tmp_path, "a.jsonl", "b.jsonl", engine=Engine.GIGATOKEN, chunk_bytes=10**6)
+    with prepare_run(options) as run:
+        message = rf"a\.jsonl, bytes 0 to {len(first)} and 1 more file: .* remove .*out\.shards, then try a smaller"
+        with pytest.raises(LostWorker, match=message):
+            make_shards(trapped(run, 0, end_worker), lambda line: None)
+
+
 def test_an_interrupted_run_goes_on(options):
     with prepare_run(options) as run, pytest.raises(KeyboardInterrupt):
         make_shards(trapped(run, 3, interrupt_run), lambda line: None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -16,8 +17,9 @@ from turnout.preprocess import storage
 from turnout.preprocess.dataset import Dataset, check_dataset
 from turnout.preprocess.errors import BadDocument, BadOption, OutputExists, ResumeRefused, RunInProgress
 from turnout.preprocess.options import Engine, OnError, TokenizerFiles, TokenizerType, WorkShare
+from turnout.preprocess.progress import progress_of
 from turnout.preprocess.run import Totals, merge_if_complete, prepare_run
-from turnout.preprocess.run_lock import LockHolder, renew, run_lock
+from turnout.preprocess.run_lock import LockHolder, RunLock, run_lock
 from turnout.preprocess.shards import LINES_BYTES, make_shard, record_path
 
 DOCUMENTS = corpus.texts(120)
@@ -221,6 +223,22 @@ class TestFaults:
         assert corpus.run(replace(of, on_error=OnError.SKIP)).fault_counts == FAULTS
 
 
+def test_rejected_lines_are_not_collected_in_memory(tmp_path):
+    line = json.dumps({"other": "x" * 1000}).encode() + b"\n"
+    (tmp_path / "a.jsonl.gz").write_bytes(corpus.gz(line * 20_000))
+    of = corpus.options(tmp_path, "a.jsonl.gz", chunk_bytes=100_000, on_error=OnError.QUARANTINE)
+    with prepare_run(of) as run:
+        tracemalloc.start()
+        try:
+            records = [make_shard(run.settings, chunk) for chunk in run.pending]
+            _, peak_bytes = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        merge_if_complete(run, records)
+    assert Path(f"{of.output_prefix}.quarantine.jsonl").read_bytes() == line * 20_000
+    assert peak_bytes < len(line) * 20_000 / 2
+
+
 def test_a_chunk_of_several_blocks_keeps_order_and_line_numbers(tmp_path):
     documents = [text * 1_200 for text in DOCUMENTS[:24]]
     raw = corpus.lines(documents).splitlines(keepends=True)
@@ -290,6 +308,14 @@ class TestResume:
             merge_if_complete(run, [make_shard(run.settings, chunk) for chunk in run.pending])
         assert corpus.output(of) == corpus.reference(DOCUMENTS)
 
+    def test_the_progress_counts_the_documents_of_the_earlier_run(self, tmp_path):
+        of = replace(self._begun(tmp_path), num_docs=len(DOCUMENTS))
+        with prepare_run(of) as run:
+            progress = progress_of(run, 0.0)
+            for chunk in run.pending:
+                progress.add(chunk, make_shard(run.settings, chunk))
+        assert progress.line(1.0).startswith("100%")
+
     def test_a_changed_input_is_refused(self, tmp_path):
         of = self._begun(tmp_path)
         content = (tmp_path / "a.jsonl").read_bytes()
@@ -301,6 +327,7 @@ class TestResume:
         ("changes", "what"),
         [
             pytest.param({"append_eod": False}, "append_eod was True, is False", id="an option"),
+            pytest.param({"engine": Engine.REFERENCE}, "engine was gigatoken, is reference", id="an engine"),
             pytest.param({"inputs": ("a.jsonl", "a.jsonl")}, "there were 1 inputs, there are 2", id="the inputs"),
         ],
     )
@@ -336,8 +363,10 @@ class TestResume:
         corpus.run(of)
         with pytest.raises(OutputExists, match="append_eod was True, is False"):
             corpus.run(replace(of, append_eod=False))
+        with pytest.raises(OutputExists, match="engine was gigatoken, is reference"):
+            corpus.run(replace(of, engine=Engine.REFERENCE))
         Path(f"{of.output_prefix}.preprocess.json").unlink()
-        with pytest.raises(OutputExists, match="was not made by turnout preprocess"):
+        with pytest.raises(OutputExists, match="without the record of a run"):
             corpus.run(of)
 
     def test_a_second_run_is_refused_with_the_name_of_the_first(self, tmp_path):
@@ -352,6 +381,14 @@ class TestShares:
     def _options(self, folder: Path):
         (folder / "a.jsonl").write_bytes(corpus.lines(DOCUMENTS))
         return [corpus.options(folder, "a.jsonl", share=WorkShare(index, 3)) for index in range(3)]
+
+    def test_the_expected_documents_are_those_of_all_shares(self, tmp_path):
+        (share, *_) = self._options(tmp_path)
+        with prepare_run(replace(share, num_docs=len(DOCUMENTS))) as run:
+            progress = progress_of(run, 0.0)
+            for chunk in run.pending:
+                progress.add(chunk, make_shard(run.settings, chunk))
+        assert int(progress.line(1.0).split("%")[0]) > 80
 
     def test_the_last_share_merges(self, tmp_path):
         shares = self._options(tmp_path)
@@ -446,12 +483,43 @@ class TestObjectStorage:
         memory.pipe_file("/data/out.shards/run-0.lock", b'{"host":"h","process":1,"started":5.0,"renewed":9.0}')
         assert corpus.run(of).documents == 120
 
+    def test_a_run_whose_lock_another_run_took_ends_and_leaves_the_lock(self, tmp_path, caplog):
+        of, memory = self._options(tmp_path)
+        other = b'{"host":"h","process":1,"started":5.0,"renewed":9.0}'
+        path = "/data/out.shards/run-0.lock"
+        with prepare_run(of) as run:
+            records = [make_shard(run.settings, chunk) for chunk in run.pending]
+            run.lock.renew()
+            run.lock.check()
+            memory.pipe_file(path, other)
+            with pytest.raises(RunInProgress, match="another run took the lock"):
+                merge_if_complete(run, records)
+            run.lock.renew()
+        assert memory.cat_file(path) == other
+        assert "lock_lost" in [record.message for record in caplog.records]
+
+    def test_a_run_whose_lock_another_run_took_makes_no_further_shards(self, tmp_path):
+        of, memory = self._options(tmp_path)
+        with prepare_run(of) as run:
+            memory.rm_file("/data/out.shards/run-0.lock")
+            run.lock.renew()
+            with pytest.raises(RunInProgress):
+                run.lock.check()
+        assert not memory.exists("/data/out.shards/run-0.lock")
+
     def test_a_file_that_fails_to_be_written_does_not_appear(self, tmp_path):
         _, memory = self._options(tmp_path)
         with suppress(ValueError), storage.atomic_file("memory://data/x") as file:
             file.write(b"half")
             raise ValueError("midway")
         assert not memory.exists("/data/x")
+
+    def test_a_file_that_fails_to_be_replaced_keeps_its_content(self, tmp_path):
+        (tmp_path / "x").write_bytes(b"old")
+        with suppress(ValueError), storage.atomic_file(f"file://{tmp_path}/x") as file:
+            file.write(b"half")
+            raise ValueError("midway")
+        assert (tmp_path / "x").read_bytes() == b"old"
 
 
 def test_an_end_that_the_vocabulary_lacks_is_refused(tmp_path):
@@ -475,5 +543,7 @@ def test_a_lock_ends_with_its_block(tmp_path):
 
 
 def test_a_lock_that_cannot_be_renewed_is_logged_and_the_run_goes_on(caplog):
-    renew("nowhere://bucket/out.shards/run-0.lock", LockHolder("host", 1, 5.0, 9.0))
+    lock = RunLock("nowhere://bucket/out.shards/run-0.lock", LockHolder("host", 1, 5.0, 9.0))
+    lock.renew()
+    lock.check()
     assert [record.message for record in caplog.records] == ["lock_not_renewed"]

@@ -15,7 +15,7 @@ from tests.preprocess import corpus
 from turnout.preprocess import storage
 from turnout.preprocess.errors import BadOption
 from turnout.preprocess.options import Engine, TokenizerFiles, TokenizerType
-from turnout.preprocess.tokenizers.encoders import BATCH_CHARACTERS, MIN_CACHED_CHARACTERS, get_encoder
+from turnout.preprocess.tokenizers.encoders import BATCH_CHARACTERS, MIN_CACHED_CHARACTERS, batches, get_encoder
 from turnout.preprocess.tokenizers.engine_choice import choose_engine
 from turnout.preprocess.tokenizers.load import load_tokenizer
 from turnout.preprocess.tokenizers.settings import EncoderSettings, Vocabulary, cut_text, is_splittable
@@ -243,6 +243,12 @@ def test_a_text_beyond_a_batch_has_its_own_tokens(files):
         get_encoder(settings).encode(given_texts), get_encoder(candidate).encode(given_texts), strict=True
     ):
         assert np.array_equal(one, other)
+
+
+@pytest.mark.parametrize("before", [[], [""], ["a"]], ids=["it is first", "behind an empty text", "behind another"])
+def test_a_text_beyond_a_batch_is_a_batch_of_its_own(before):
+    long = "x" * (BATCH_CHARACTERS + 1)
+    assert [len(batch) for batch in batches([*before, long, "b"])] == [*([1] if before else []), 1, 1]
 
 
 def test_a_cache_that_is_emptied_changes_no_token(files):

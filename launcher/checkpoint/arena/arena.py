@@ -227,7 +227,7 @@ class Arena:
         it here.
         """
         if generation not in self._filling:
-            raise ValueError(f"generation {generation} was not begun here")
+            raise ValueError(f"generation {generation} is not being filled by this writer")
         record = replace(record, epoch=self._word(generation, EPOCH))
         self._write_record(generation, record_bytes(record))
         linux.memory_barrier()

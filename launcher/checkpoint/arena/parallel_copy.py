@@ -49,8 +49,8 @@ class Copier:
     def copy(self, pieces: Pieces, *, background: bool = False) -> None:
         """Start to copy pieces of memory, given as (target address, source address, bytes). Call wait() afterwards.
 
-        Both ends of each piece must stay valid until then. background: one thread copies. Otherwise all threads copy,
-        including the one that calls wait().
+        Both ends of each piece must stay valid until then. background: one thread copies until wait() is called, which
+        helps. Otherwise all threads copy, including the one that calls wait().
         """
         self._waiting_parts.extend(self._parts(_rows(pieces), 1 if background else _MIN_RUN))
         for _ in range(1 if background else min(self._threads, len(self._waiting_parts)) - 1):
@@ -93,8 +93,9 @@ class Copier:
         self._running.append(self._pool.submit(_write, file, _rows(pieces)))
 
     def wait(self) -> None:
-        """Wait until everything is copied, and help to copy. Raises one of their errors after all
-        threads have stopped.
+        """Copy the remaining parts in this thread too, and wait until all pieces are copied or written.
+
+        If a thread failed, raise the first error after all threads have stopped.
         """
         running, self._running = self._running, []
         errors: list[BaseException | None] = []

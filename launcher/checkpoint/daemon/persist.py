@@ -285,7 +285,7 @@ class Commit:
         try:
             before = manifest_of(self._store, self._step)
         except NewerFormat as error:
-            raise StorageFailed(f"it is kept: {error}") from error
+            raise StorageFailed(f"the existing manifest is kept: {error}") from error
         except BadCheckpoint:
             before = None
         if before and before.run == manifest.run and before.round > manifest.round:

@@ -281,7 +281,8 @@ class SavedStep:
         """Read the wanted items from one rank's shard into their targets.
 
         Planned reads are carried out when their buffers exceed _MAX_BUFFER_BYTES, and at the end. Raises BadCheckpoint
-        if the shard is of another save, lacks an item or is broken. verified: the open shard. shard: its content.
+        if the shard is of another save, lacks an item or is broken, and StorageFailed if storage fails. Some items may
+        have been read then. verified: the open shard. shard: its content.
         """
         if shard.save != self.table.save:
             raise BadCheckpoint(f"rank {rank} of step {self.step} is of another save of this step")

@@ -116,8 +116,10 @@ class Layout:
 
 
 def bytes_of(dtype: str, shape: tuple[int, ...]) -> int | None:
-    """Return the bytes of a tensor, None if the dtype is unknown or the tensor is too large for a shard.
+    """Return the bytes of a tensor, None if a shard cannot have it.
 
+    That is the case for an unknown dtype, a negative size, more than MAX_DIMENSIONS dimensions, and a tensor that is
+    too large for a shard.
     A dimension of 0 does not bypass the limit: the product of the other dimensions is bounded too, since readers
     multiply in 64 bits. shape: () for a scalar.
     """
@@ -131,17 +133,28 @@ def bytes_of(dtype: str, shape: tuple[int, ...]) -> int | None:
     return each if span and len(shape) <= MAX_DIMENSIONS else None
 
 
+def _fault_of(spec: Spec) -> str:
+    """Return why a shard cannot have this tensor. spec: of a tensor for which bytes_of() is None."""
+    if spec.dtype not in DTYPES:
+        return f"{spec.dtype} is not supported: {', '.join(DTYPES)} are"
+    if len(spec.shape) > MAX_DIMENSIONS:
+        return f"the shape has {len(spec.shape)} dimensions: {MAX_DIMENSIONS} at most"
+    if any(size < 0 for size in spec.shape):
+        return f"shape {spec.shape} has a negative size"
+    return f"{spec.dtype} of shape {spec.shape} needs more than {MAX_DATA_BYTES} bytes"
+
+
 def pack(specs: Iterable[Spec]) -> Layout:
     """Lay tensors out one after another without gaps, the widest elements first, else in the given order.
 
-    Raises BadState for an unknown dtype, for a name that is used twice, reserved or not valid Unicode, and if all need
-    more than MAX_DATA_BYTES.
+    Raises BadState for an unknown dtype, for a shape with a negative size or more than MAX_DIMENSIONS dimensions, for a
+    name that is used twice, reserved or not valid Unicode, and if the tensors need more than MAX_DATA_BYTES.
     """
     entries, names, offset = list[Entry](), {METADATA}, 0
     for spec in sorted(specs, key=lambda spec: -DTYPES.get(spec.dtype, 0)):
         size = bytes_of(spec.dtype, spec.shape)
         if size is None:
-            raise BadState(spec.name, f"{spec.dtype} of shape {spec.shape} has no place: {', '.join(DTYPES)} have one")
+            raise BadState(spec.name, _fault_of(spec))
         if spec.name in names or not _is_text(spec.name):
             raise BadState(spec.name, "no tensor can have this name, or another one has it")
         names.add(spec.name)

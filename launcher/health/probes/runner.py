@@ -9,7 +9,7 @@ import signal
 import sys
 import tempfile
 from asyncio.subprocess import DEVNULL, Process
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import msgspec
 
@@ -91,9 +91,9 @@ async def _last_report(process: Process, reader: asyncio.StreamReader, plan: Pro
         except TimeoutError:
             return _with_fault(report, f"stuck in {report.stage.value}, killed")
         except (BadFrame, ValueError) as error:
-            return _with_fault(report, f"it told what is no report: {error}")
+            return _with_fault(report, f"invalid report: {error}")
         return _with_fault(report, f"ended in {report.stage.value} with {code}")
-    return _with_fault(report, "it told too much")
+    return _with_fault(report, f"more than {_MAX_REPORTS} reports")
 
 
 def _with_fault(report: Report, why: str) -> Report:
@@ -105,12 +105,25 @@ def _with_fault(report: Report, why: str) -> Report:
 _MEMORY = "/dev/shm"  # whose free bytes are reported
 
 
-class ProbeRunner:
-    """Runs the probes of one agent, one order at a time. send: sends a message to the current coordinator."""
+RunProbes = Callable[[Sequence[ProbePlan], Mapping[str, str]], Awaitable[tuple[Report, ...]]]
 
-    def __init__(self, checks: NodeChecks, send: Callable[[Probed], None], log_event: EventLog) -> None:
-        self._checks, self._send, self._log_event = checks, send, log_event
-        self._task: asyncio.Task[None] | None = None
+
+class ProbeRunner:
+    """Runs the probes of one agent, one order at a time."""
+
+    def __init__(
+        self,
+        checks: NodeChecks,
+        send: Callable[[Probed], None],
+        log_event: EventLog,
+        run_probes: RunProbes = probe,
+    ) -> None:
+        """Make a runner without an order.
+
+        send: sends a message to the current coordinator. run_probes: takes plans and environment, as probe() does.
+        """
+        self._checks, self._send, self._log_event, self._run_probes = checks, send, log_event, run_probes
+        self._tasks: list[asyncio.Task[None]] = []  # measurements whose probes may run; all but the last are cancelled
         self._pod = OwnPod(own_pod(os.environ), os.environ.get("NODE_NAME", ""), log_event) if checks.verdicts else None
         self._report = Report()
 
@@ -125,20 +138,26 @@ class ProbeRunner:
             self._pod.write_finding(message, self._report)
 
     def begin(self, me: Member, order: Probe) -> None:
-        """Start the measurement that the coordinator ordered; it cancels an earlier one."""
-        before, self._task = self._task, None
-        if before is not None:
-            before.cancel()
-        self._task = asyncio.get_running_loop().create_task(self._measure(me, order, before))
+        """Start the measurement that the coordinator ordered, after earlier ones are cancelled and have ended."""
+        self._cancel()
+        earlier_tasks = tuple(self._tasks)
+        self._tasks.append(asyncio.get_running_loop().create_task(self._measure(me, order, earlier_tasks)))
 
-    async def _measure(self, me: Member, order: Probe, before: asyncio.Task[None] | None) -> None:
+    def _cancel(self) -> None:
+        """Cancel all measurements, and forget those that have ended."""
+        self._tasks = [task for task in self._tasks if not task.done()]
+        for task in self._tasks:
+            if not task.cancelling():  # a second cancellation would end the wait for its killed probes
+                task.cancel()
+
+    async def _measure(self, me: Member, order: Probe, earlier_tasks: Sequence[asyncio.Task[None]]) -> None:
         """Probe this node as the coordinator ordered, log the results and send them.
 
-        before: the preceding probe, which has to end first.
+        earlier_tasks: cancelled measurements, which have to end first.
         """
-        if before is not None:
-            await asyncio.wait([before])  # until its probes are killed
-        self._report = report = combine_reports(await probe(self._plans(order), os.environ))
+        if earlier_tasks:
+            await asyncio.wait(earlier_tasks)  # until their probes are killed
+        self._report = report = combine_reports(await self._run_probes(self._plans(order), os.environ))
         box = judge_links(report.boxes, self._checks.min_bandwidth_mb_per_s, self._checks.min_channels)
         results = {
             name: value for name in Report.__struct_fields__ if (value := getattr(report, name)) not in (None, (), "")
@@ -172,11 +191,10 @@ class ProbeRunner:
         ]
 
     async def close(self) -> None:
-        """Cancel the present measurement. A later order starts a new one."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])
-            self._task = None
+        """Cancel the present measurement, and wait until its probes are killed. A later order starts a new one."""
+        self._cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
 
     async def end(self) -> None:
         """Stop measuring as this member leaves, but first finish writing its pod annotation."""

@@ -159,9 +159,9 @@ def draw_svg(title: str, lines: Sequence[str], root: StackNode, world: int) -> s
 
 
 def _boxes(root: StackNode) -> Iterator[_Box]:
-    """Yield the boxes of a flame graph, except those that are too narrow to see.
+    """Yield a box for each node below the root, except boxes that are too narrow to see.
 
-    The width of a box is proportional to its number of stacks.
+    The width of a box is proportional to the number of different stacks below its node, not to the number of ranks.
     """
     stacks = _stacks(root)
     width_per_stack = (_WIDTH - 2 * _MARGIN) / max(1, stacks[id(root)])

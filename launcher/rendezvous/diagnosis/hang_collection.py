@@ -114,8 +114,8 @@ def handle_reconnect(transition: Transition, id_: str) -> None:
 def record_stacks(transition: Transition, id_: str, message: Stacks) -> None:
     """Record the stacks that a member has sent for one process, in place of earlier ones of that process.
 
-    Ignored are: an answer to another request or to one that is no longer open, an answer of a member that is not
-    awaited or for a process that it does not have, and one that is too large.
+    Ignore an answer to a request that is closed or not the current one. Ignore an answer of a member that is not
+    awaited, an answer for a process that the member does not have, and an answer that is too large.
     """
     hanging, world = transition.state.hanging, transition.state.world
     if (

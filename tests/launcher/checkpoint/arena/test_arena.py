@@ -125,7 +125,7 @@ def test_a_save_that_failed_is_discarded_and_the_ones_before_stay(arena):
     generation = arena.begin(record(2))
     arena.discard(generation)
     assert arena.slots()[generation].state is SlotState.EMPTY
-    with pytest.raises(ValueError, match="not begun here"):
+    with pytest.raises(ValueError, match="not being filled"):
         arena.seal(generation, record(2))
     assert (load(arena), save(arena, 3), load(arena)) == (1, generation, 3)
 

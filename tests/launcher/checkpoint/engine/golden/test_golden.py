@@ -201,7 +201,7 @@ def test_a_step_of_a_newer_format_is_neither_removed_nor_written_over(golden, ma
         save(store, STEP + 1, 0, world=1)
     note.unlink()
     save(store, STEP + 1, 0, world=1)
-    with pytest.raises(StorageFailed, match=r"it is kept: step 4 in .*: a manifest of format 2"):
+    with pytest.raises(StorageFailed, match=r"the existing manifest is kept: step 4 in .*: a manifest of format 2"):
         commit(store, STEP + 1, world=1)
     assert (manifest.read_bytes(), shard.read_bytes()) == before
 
