@@ -68,12 +68,11 @@ def with_condition(
     if is_true(conditions, Reason.FAILED):
         return list(conditions)
     reason_text, status_text = f"{kind}{(reason or type_).value}", "True" if status else "False"
-    before = next((each for each in conditions if each.get("type") == type_.value), None)
-    if before is not None and (before.get("status"), before.get("reason")) == (status_text, reason_text):
+    before: Object = next((each for each in conditions if each.get("type") == type_.value), {})
+    if (before.get("status"), before.get("reason")) == (status_text, reason_text):
         return list(conditions)
     now = rfc3339(now_s)
-    same_status = before is not None and before.get("status") == status_text
-    changed_at = before.get("lastTransitionTime", now) if before is not None and same_status else now
+    changed_at = before.get("lastTransitionTime", now) if before.get("status") == status_text else now
     fields = {"type": type_.value, "status": status_text, "reason": reason_text, "message": text}
     condition = {**fields, "lastUpdateTime": now, "lastTransitionTime": changed_at}
     dropped = {type_.value, _EXCLUDES.get(type_.value)}

@@ -100,8 +100,7 @@ class Plans:
         self.replanned = 0  # plans made in all
         self.displaced = 0  # plans that were withdrawn for a gang ahead, or because of a change
         self.steps = 0  # steps of planning in all
-        # Gangs refused for a fault of the planner, by the broken HardTerm, or PLANNING_FAILED after an exception.
-        self.rejected_plans = Counter[str]()
+        self.rejected_plans = Counter[str]()  # gangs refused for a fault of ours, by HardTerm, or PLANNING_FAILED
         self.rejected_hosts = RejectedHosts()
         self.strict_order = StrictOrder(strict_queues)
         self.reservations = Reservations()
