@@ -18,7 +18,6 @@ Column = tuple[str, str, str]  # header, type and JSON path of a column of kubec
 Rules = Sequence[tuple[str, str]]  # each a rule in CEL, and the message if an object breaks it
 AGE = ("Age", "date", ".metadata.creationTimestamp")
 TEXT = {"type": "string"}
-_LABEL = "[a-z]([-a-z0-9]*[a-z0-9])?"  # names of jobs: they are those of Services, as job_reader.check_name requires
 ANY_OBJECT: Mapping[str, Any] = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
 
 
@@ -32,17 +31,12 @@ class Crd:
     template: Mapping[str, Any] = field(default_factory=lambda: ANY_OBJECT)  # the schema of a role's pods
     scale: tuple[str, str] | None = None  # the paths of the workers in spec and status; None without a scale
     max_name: int = 63  # largest number of characters of an object's name
-    name_is_label: bool = True  # True: the name must also be a DNS label that begins with a letter
     short_names: tuple[str, ...] = ()  # for kubectl
 
 
 def _name_rule(crd: Crd) -> tuple[str, str]:
-    """Return the CEL rule on the names of a kind's objects, and its message."""
-    rule = f"self.metadata.name.size() <= {crd.max_name}"
-    if not crd.name_is_label:
-        return rule, f"the name must have at most {crd.max_name} characters"
-    message = f"the name must be a DNS label of at most {crd.max_name} characters that begins with a letter"
-    return f"{rule} && self.metadata.name.matches('^{_LABEL}$')", message
+    """Return the CEL rule on the names of a kind's objects, and its message. The controllers refuse further names."""
+    return f"self.metadata.name.size() <= {crd.max_name}", f"the name must have at most {crd.max_name} characters"
 
 
 def crd_manifest(kind: str, path: str, crd: Crd) -> dict[str, Any]:

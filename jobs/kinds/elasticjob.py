@@ -317,5 +317,4 @@ SCALE_PLAN_CRD = Crd(
     ScalePlanStatus,
     (("Job", "string", ".spec.ownerJob"), ("Phase", "string", ".status.phase"), AGE),
     max_name=253,
-    name_is_label=False,
 )

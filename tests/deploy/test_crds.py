@@ -263,8 +263,6 @@ async def test_an_elasticjobs_status_keeps_what_the_controller_remembers(api):
     ("raw", "why"),
     [
         pytest.param(elastic(name="b" * 38), "at most 37 characters", id="a name too long for its Services"),
-        pytest.param(elastic(name="bert.v2"), "must be a DNS label", id="a name with a dot"),
-        pytest.param(elastic(name="2bert"), "begins with a letter", id="a name that begins with a digit"),
         pytest.param(
             elastic(workers=elasticjobs.worker(restartCount=1, restartCounts=2)), "say one of them", id="two counts"
         ),
