@@ -14,14 +14,11 @@ from turnout.autoscaler.model import (
     read_admin_override,
 )
 from turnout.autoscaler.observe import job_pods
-from turnout.autoscaler.observe.group_uses import GroupUses
-from turnout.autoscaler.observe.job_pods import SCHEDULERS, StepTimeReports
-from turnout.autoscaler.observe.job_reader import JobReader, OtherAutoscalers
-from turnout.autoscaler.observe.job_states import JobStates
-from turnout.autoscaler.observe.job_table import JobTable
+from turnout.autoscaler.observe.job_pods import SCHEDULERS, PodIndex, StepTimeReports
+from turnout.autoscaler.observe.job_reader import JobReader, JobTable, OtherAutoscalers
+from turnout.autoscaler.observe.job_states import GroupUses, JobStates
 from turnout.autoscaler.observe.native_gangs import NativeGangs
 from turnout.autoscaler.observe.node_cache import NodeCache, shapes_of
-from turnout.autoscaler.observe.pod_index import PodIndex
 from turnout.autoscaler.observe.queues import QueueCache, QueueUsage, as_queues_allow
 from turnout.autoscaler.observe.unmanaged_gangs import TerminatingPods, UnmanagedGangs
 from turnout.jobs.gang import membership
