@@ -8,7 +8,7 @@ the loop or the memory; the next ones create the rest. The bytes of all children
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -50,7 +50,8 @@ SCHEDULERS = {GangDialect.VOLCANO: "volcano", GangDialect.SCHEDULER_PLUGINS: "sc
 # By which a pod names its PodGroup: a label in one dialect, annotations in the other.
 _GROUP_LABEL = "scheduling.x-k8s.io/pod-group"
 _GROUP_ANNOTATION, _TASK_ANNOTATION = "scheduling.k8s.io/group-name", "volcano.sh/task-spec"
-_QUANTITY_FIELDS = ("value", "averageValue")  # of an HPA's metrics; the API server stores them in its own notation
+# Fields with a quantity, which the API server stores in its own notation, by the kind of the child.
+_QUANTITY_FIELDS = {"HorizontalPodAutoscaler": ("value", "averageValue")}  # of its metrics
 _IMMUTABLE_KINDS = ("Service", "Secret")  # never updated, since their addresses and keys are in use
 _RESTART = {Restart.EXIT_CODE: Restart.NEVER.value}  # the kubelet knows no exit codes
 
@@ -226,23 +227,23 @@ def updated_field(body: Object) -> tuple[str, Object] | None:
     return name, body[name]
 
 
-def has_expected_fields(expected: Any, actual: Any) -> bool:
+def has_expected_fields(expected: Any, actual: Any, quantity_fields: Sequence[str] = ()) -> bool:
     """Return True if `actual` has all fields of `expected` with equal values, whatever else the API server has filled
     in.
 
-    Values are compared as JSON, quantities of an HPA's metrics by amount. Lists must have equal lengths. An expected
-    None, but not an empty object, is equal to a missing field.
+    Values are compared as JSON. Lists must have equal lengths. An expected None, but not an empty object, is equal to a
+    missing field. quantity_fields: names of fields, at any depth, whose values are compared by amount.
     """
     if isinstance(expected, Mapping):
         return isinstance(actual, Mapping) and all(
-            has_expected_fields(each, actual.get(name))
-            or (name in _QUANTITY_FIELDS and _are_equal_quantities(each, actual.get(name)))
+            has_expected_fields(each, actual.get(name), quantity_fields)
+            or (name in quantity_fields and _are_equal_quantities(each, actual.get(name)))
             for name, each in expected.items()
         )
     if isinstance(expected, (list, tuple)):
         if not isinstance(actual, (list, tuple)) or len(expected) != len(actual):
             return False
-        return all(has_expected_fields(*pair) for pair in zip(expected, actual, strict=True))
+        return all(has_expected_fields(*pair, quantity_fields) for pair in zip(expected, actual, strict=True))
     return bool(expected == actual)
 
 
@@ -312,7 +313,8 @@ def other_writes(bodies: Iterable[NeededChild], owned: OwnedObjects, create_budg
                 yield create_budget.create(partial(child_body, body))
         elif not isinstance(body, LazyChild) and (expected := updated_field(body)) is not None:
             name, wanted_fields = expected
-            if not has_expected_fields(wanted_fields, child.data if name == "data" else child.spec):
+            actual_fields, quantities = child.data if name == "data" else child.spec, _QUANTITY_FIELDS.get(key.kind, ())
+            if not has_expected_fields(wanted_fields, actual_fields, quantities):
                 yield Update(key, wanted_fields, name)
     surplus_children = [each for key, each in owned.others.items() if key not in keys]
     yield from (Delete(each.key, each.uid) for each in sorted(surplus_children, key=lambda each: -each.index))

@@ -113,7 +113,7 @@ class Prometheus:
 
         `end_s` counts for a new query only: a stored answer is reused for KNOWN_S seconds. Waits WAIT_S seconds at most
         for the first answer; then there are no samples. A failure is not raised: it stands in the note of the result.
-        window: gives the time between two samples. Raises KeyError unless it is a key of WINDOWS.
+        window: a key of WINDOWS, which states the time between two samples. Raises KeyError for another one.
         """
         step_s = WINDOWS[window]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from prometheus_client import (
     CollectorRegistry,
@@ -129,8 +130,8 @@ class JobController:
         """Decide on one job, write, and record Events and metrics; a job that is not in the cache is skipped.
 
         Raises CallError, or any exception of an internal error; the caller has to retry the job. A name that is taken
-        is reported and retried later. The decision's own Events are recorded once it is written, so that a retry does
-        not record them again.
+        is reported and retried later. The decision's own Events and restarts are recorded once its status is written,
+        so that a retry does not record them again.
         """
         if (cached_job := self._cache.job(key)) is None:
             return
@@ -141,24 +142,27 @@ class JobController:
             outcome = reconcile(kind, raw, replace(owned, jumped_s=self._moment.jumped_s), now_s, self._gang_settings)
         meta = raw["metadata"]
         self._note_first_pod(key, kind, raw, owned)
+        on_decided = partial(self._record_decision, kind, raw, outcome)
         try:
-            await self._writer.carry_out(key, meta["uid"], meta["resourceVersion"], outcome)
+            await self._writer.carry_out(key, meta["uid"], meta["resourceVersion"], outcome, on_decided)
         except NameTaken as error:
             self._emit_events(kind, raw, [EventOnJob(Reason.NAME_TAKEN, str(error), warning=True)])
             requeue_s = _NAME_TAKEN_RETRY_S if outcome.requeue_s is None else outcome.requeue_s
             self._queue.add_after(key, min(requeue_s, _NAME_TAKEN_RETRY_S))
-            return  # not all was written, so nothing is counted
+            return  # not all was written, so the writes are not counted
         except (Forbidden, Rejected) as error:
             self._emit_events(kind, raw, [EventOnJob(Reason.NOT_CREATED, error.message[:500], warning=True)])
             raise
-        else:
-            self._emit_events(kind, raw, outcome.events)
         for verb, resource in written_resources(kind, outcome, self._plurals):
             self._metrics.writes.labels(verb, resource).inc()
-        for reason in outcome.restarts:
-            self._metrics.restarts.labels(kind.full_name, reason.value).inc()
         if outcome.requeue_s is not None:
             self._queue.add_after(key, outcome.requeue_s)
+
+    def _record_decision(self, kind: ControlledKind, raw: Object, outcome: ReconcileOutcome) -> None:
+        """Record the Events of a decision and count its restarts. raw: the job's object."""
+        self._emit_events(kind, raw, outcome.events)
+        for reason in outcome.restarts:
+            self._metrics.restarts.labels(kind.full_name, reason.value).inc()
 
     def _note_first_pod(self, key: JobKey, kind: ControlledKind, raw: Object, owned: OwnedObjects) -> None:
         """Observe the time from a job's creation to its first pod, by the API server's clock.

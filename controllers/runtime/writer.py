@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -53,21 +53,26 @@ class ChildWriter:
         self._calls, self._cache, self._kinds = calls, cache, kinds
         self._prefixes = path_prefixes(gang_settings)
 
-    async def carry_out(self, key: JobKey, uid: str, version: str, outcome: ReconcileOutcome) -> None:
+    async def carry_out(
+        self, key: JobKey, uid: str, version: str, outcome: ReconcileOutcome, on_decided: Callable[[], None]
+    ) -> None:
         """Write an outcome: status and children in the order that the outcome states, or the deletion of the job alone.
 
         The steps are Secrets, other children, pods, status; with `status_first` the status is the first step. Raises
         CallError or NameTaken; then later steps are not carried out. uid: of the job. version: resourceVersion of the
-        object on which it was decided.
+        object on which it was decided. on_decided: called once the status is written; without a status, at the end.
+        From then on the same is not decided again.
         """
+        status_first = outcome.status is not None and outcome.status_first
         if outcome.delete_job:
             await self._delete_job(key, uid)
-            return
-        if outcome.status is not None and outcome.status_first:
+        elif not status_first:
+            await self._write_children(key, uid, outcome.writes)
+        if outcome.status is not None and not outcome.delete_job:
             await self._write_status(key, version, outcome.status)
-        await self._write_children(key, uid, outcome.writes)
-        if outcome.status is not None and not outcome.status_first:
-            await self._write_status(key, version, outcome.status)
+        on_decided()
+        if status_first and not outcome.delete_job:
+            await self._write_children(key, uid, outcome.writes)
 
     async def _write_children(self, key: JobKey, uid: str, writes: Sequence[Write]) -> None:
         """Write Secrets, then other children, then pods, since a ConfigMap shows that the Secret of its job exists.

@@ -145,6 +145,7 @@ def test_defaults_of_the_api_server_are_no_difference():
         pytest.param({"a": 1}, {"a": 1, "b": 2}, True, id="a field more"),
         pytest.param({"a": 1}, {"b": 2}, False, id="a field that is missing"),
         pytest.param({"a": 1}, None, False, id="no object"),
+        pytest.param({"value": "0.5"}, {"value": "500m"}, False, id="a text that looks like a quantity"),
     ],
 )
 def test_a_child_is_as_it_is_wanted_with(wanted, there, expected):

@@ -171,8 +171,8 @@ def _time_merge(stacks: Path) -> dict[str, float]:
     """Time the merge of the stacks of MERGED ranks, one of which differs. Return the least of five times by name."""
     found = [path.read_bytes() for path in sorted(stacks.glob("*.stacktrace"))]
     outlier_rank = int(_outlier_ranks(stacks) or 0)
-    usual = found[(outlier_rank + 1) % RANKS]
-    raw = {rank: found[outlier_rank] if rank == MERGED // 2 else usual for rank in range(MERGED)}
+    usual_stacks = found[(outlier_rank + 1) % RANKS]
+    raw = {rank: found[outlier_rank] if rank == MERGED // 2 else usual_stacks for rank in range(MERGED)}
     took_s = list[float]()
     for _ in range(5):
         began_s = time.perf_counter()

@@ -36,15 +36,22 @@ class Events:
 
 
 class Writer:
-    """Remembers whose outcome it carried out. faults: what it raises, by the name of a job."""
+    """Remembers whose outcome it carried out. faults: what it raises, by the name of a job.
+
+    after_status: it raises after the status of the job was written, else before.
+    """
 
     def __init__(self):
-        self.carried, self.faults = [], {}
+        self.carried, self.faults, self.after_status = [], {}, False
 
-    async def carry_out(self, key, uid, version, outcome):
+    async def carry_out(self, key, uid, version, outcome, on_decided):
         self.carried.append((key.name, outcome))
+        if self.after_status:
+            on_decided()
         if key.name in self.faults:
             raise self.faults[key.name]
+        if not self.after_status:
+            on_decided()
 
     def names(self):
         return [name for name, _ in self.carried]
@@ -122,6 +129,14 @@ async def test_a_refused_write_is_reported_without_what_was_decided():
     async with running(world.controller.run()):
         await world.clock.advance(0.5)
     assert [(name, reason) for name, reason, _ in world.events.told] == [("a", "CreationFailed")]
+
+
+async def test_a_decision_is_reported_though_a_pod_is_refused_after_its_status():
+    world = World(job("a"))
+    world.writer.after_status, world.writer.faults["a"] = True, Forbidden("POST", "/", 403, "exceeded quota")
+    async with running(world.controller.run()):
+        await world.clock.advance(0.5)
+    assert [(name, reason) for name, reason, _ in world.events.told] == [("a", "Invalid"), ("a", "CreationFailed")]
 
 
 async def test_a_job_on_which_nothing_can_be_decided_is_tried_again_later():

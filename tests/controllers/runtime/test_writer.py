@@ -12,10 +12,11 @@ from tests.controllers.test_colossalaijob import job as colossalaijob
 from tests.controllers.test_msjob import job as msjob
 from tests.controllers.test_msjob import role as msrole
 from tests.controllers.volcano import volcanojobs
-from turnout.controllers.model import GangDialect, GangSettings
+from turnout.controllers.model import Create, GangDialect, GangSettings, ReconcileOutcome
 from turnout.controllers.runtime.writer import NameTaken
 from turnout.kube.client.leased_calls import LeasedCalls
 from turnout.kube.errors import Conflict, NotLeading
+from turnout.kube.times import rfc3339
 
 SCALED = {"minReplicas": 1, "maxReplicas": 4, "metrics": [{"type": "Resource"}]}
 
@@ -195,6 +196,29 @@ def test_a_name_that_somebody_else_has_is_never_taken_over():
         asyncio.run(Controller(api).until_quiet())
     assert api.names("Service") == ["bert-worker-0"]
     assert "ownerReferences" not in api.objects["/api/v1/namespaces/ns/pods/bert-worker-0"]["metadata"]
+
+
+@pytest.mark.parametrize(
+    ("status_first", "pods"),
+    [
+        pytest.param(True, [], id="before the children, if it counts those that are deleted"),
+        pytest.param(False, ["bert-worker-0"], id="after the children"),
+    ],
+)
+def test_a_decision_is_noted_when_its_status_is_written(status_first, pods):
+    api, noted = Api(job(worker=role(1))), []
+    controller = Controller(api)
+    controller.list()
+    body = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "bert-worker-0"}, "spec": {}}
+    outcome = ReconcileOutcome((Create(body),), status={"startTime": rfc3339(NOW_S)}, status_first=status_first)
+    meta = api.objects[api.job]["metadata"]
+
+    def note():
+        noted.append((api.objects[api.job]["status"]["startTime"], api.names("Pod")))
+
+    asyncio.run(controller.writer.carry_out(api.key, meta["uid"], meta["resourceVersion"], outcome, note))
+    assert noted == [(rfc3339(NOW_S), pods)]
+    assert api.names("Pod") == ["bert-worker-0"]
 
 
 def test_a_child_that_the_cache_has_not_seen_yet_is_ours_all_the_same():

@@ -186,7 +186,8 @@ class Controller:
             return None
         raw, seen = found
         outcome = reconcile(KINDS[key.api], raw, seen, now_s, self.setup)
-        await self.writer.carry_out(key, raw["metadata"]["uid"], raw["metadata"]["resourceVersion"], outcome)
+        meta = raw["metadata"]
+        await self.writer.carry_out(key, meta["uid"], meta["resourceVersion"], outcome, lambda: None)
         return outcome
 
     async def until_quiet(self, now_s=NOW_S):
