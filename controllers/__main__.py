@@ -36,7 +36,7 @@ MAX_IN_FLIGHT = 16  # calls: as many as one core sends at 16 ms each; the TLS of
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run until SIGTERM or SIGINT. Return 0 then, and 1 if the program cannot start or ends by a fault of its own.
+    """Run until SIGTERM or SIGINT. Return 0 then, and 1 if the program cannot start or ends by an internal error.
 
     argv: None for the process's own arguments. A bad command line ends the program with code 2.
     """
@@ -46,7 +46,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 async def serve(settings: Settings) -> None:
-    """Watch always, and write while leading, until a signal to end. Raises the errors of `Client.open`."""
+    """Watch always, and write while leading, until a signal to end.
+
+    Raises the errors of `Client.open`, and OSError if the metrics address is in use.
+    """
     clock, rng = RealClock(), random.Random()
     kinds, gang_settings = by_api(settings.kinds, settings.master_image), settings.gang_settings()
     open_ = Client.open(settings.kubeconfig, settings.context, max_in_flight=MAX_IN_FLIGHT, qps=settings.qps or None)

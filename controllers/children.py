@@ -169,10 +169,10 @@ def min_resources_of(job: ControlledJob) -> Object:
 
 
 def resources_of(members: Iterable[tuple[Role, int]]) -> Object:
-    """Return resource -> amount that pods request together. members: (role, how many of its pods).
+    """Return resource -> quantity that pods request together. members: (role, how many of its pods).
 
-    A limit stands in for an absent request, as in the API server. Init containers are not counted. Invalid quantities
-    count as 0, because the API server refuses such pods.
+    A limit stands in for a missing or invalid request. Init containers are not counted. Invalid quantities count as 0,
+    because the API server refuses such pods.
     """
     total: dict[str, int] = {}
     for role, count in members:
@@ -300,8 +300,9 @@ def delete_pod(pod: PodState) -> Delete:
 def other_writes(bodies: Iterable[NeededChild], owned: OwnedObjects, create_budget: CreateBudget) -> Iterator[Write]:
     """Yield the writes that create, update and delete the children that are not pods.
 
-    bodies: the needed children; all others are deleted. create_budget: what this reconciliation may still create;
-    further children are left to the next one.
+    bodies: the needed children; all others are deleted, the highest index first. An existing Service, Secret or lazy
+    child is never updated. create_budget: what this reconciliation may still create; it is charged, and further
+    children are left to the next reconciliation.
     """
     keys = set[ChildKey]()
     for body in bodies:

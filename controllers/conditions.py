@@ -1,7 +1,7 @@
 """The conditions in a job's status, as the Training Operator keeps them. Source: docs/facts/job-kinds.md 1.2
 
-A condition is written when its status or its reason changes. Running and Restarting replace one another. Nothing
-follows a failure.
+A condition is written when its status or its reason changes. Running and Restarting replace one another. After a
+failure no condition changes.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _PHASES = {
 def job_phase(kind: ControlledKind, status: Object) -> JobPhase:
     """Return the phase of a job by its status, in the kind's own terms.
 
-    PENDING for a new job and for a status without a known condition.
+    PENDING for a new job, and if no condition that decides a phase is true.
     """
     if kind.status.phase is not None:
         return kind.status.phase(status)
@@ -61,9 +61,10 @@ def with_condition(
 ) -> list[Object]:
     """Return the conditions with one condition added, or updated if its status or reason changes.
 
-    A failed job keeps its conditions unchanged. type_: of the condition. kind: of the job. reason: the part of the
-    condition's reason after the kind, such as Failed in PyTorchJobFailed; None for the type. status: of the condition.
-    now_s: seconds since 1970.
+    A new text alone changes nothing. The new condition is the last one. Running and Restarting replace one another, and
+    Succeeded or Failed makes Running false. A failed job keeps its conditions unchanged. type_: of the condition. kind:
+    of the job. text: the message. reason: the part of the condition's reason after the kind, such as Failed in
+    PyTorchJobFailed; None for the type. status: of the condition. now_s: seconds since 1970.
     """
     if is_true(conditions, Reason.FAILED):
         return list(conditions)

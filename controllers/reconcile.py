@@ -1,8 +1,9 @@
-"""Decides what a job needs written, as a pure function of its object, its children and the time.
+"""Decide what has to be written for a job, as a pure function of its object, its children and the time.
 
-In order: an invalid object gets a condition that names the field; an ended job is cleaned up; a suspended job owns no
-pods; a job past its limits fails; any other job gets its missing children, loses those above its size, the highest
-index first, and gets the conditions that follow from its pods. Source: docs/facts/job-kinds.md 1.2, 1.7
+In order: an invalid object gets a condition that names the field; an ended job is cleaned up; a suspended job keeps
+only the pods that its kind still runs; a job past its limits fails. Any other job gets its missing children, loses
+those above its size, the highest index first, and gets the conditions that follow from its pods. Source:
+docs/facts/job-kinds.md 1.2, 1.7
 """
 
 from __future__ import annotations
@@ -93,11 +94,10 @@ class _StatusDraft:
 def reconcile(
     kind: ControlledKind, raw: Object, owned: OwnedObjects, now_s: float, gang_settings: GangSettings = NO_GANGS
 ) -> ReconcileOutcome:
-    """Return what has to be written for one job; nothing for a job that is being deleted, or that another controller
-    has.
+    """Return what has to be written for one job.
 
-    raw: the object of the job. now_s: seconds since 1970. Never raises for what a user writes: an invalid object is
-    refused by a condition and an Event.
+    Nothing for a job that is being deleted, or that another controller controls. raw: the object of the job. now_s:
+    seconds since 1970. Never raises for what a user writes: an invalid object is refused by a condition and an Event.
     """
     if raw["metadata"].get("deletionTimestamp"):
         return NOTHING  # the API server deletes its children
@@ -116,7 +116,7 @@ def reconcile(
 def _decide(context: ReconcileContext, status: _StatusDraft) -> ReconcileOutcome:
     """Return what has to be written for a valid job that we control.
 
-    While pods cannot be read, only the status is written, unless the job has ended.
+    While pods cannot be read, a job that has not ended gets only its status updated, and a new job gets nothing.
     """
     job, owned = context.job, context.owned
     if conditions.has_ended(status.conditions):
@@ -252,7 +252,8 @@ def _clean_up_ended(job: ControlledJob, status: _StatusDraft, owned: OwnedObject
 def _pod_deletions_at_end(job: ControlledJob, owned: OwnedObjects) -> Iterator[Write]:
     """Yield the deletions of pods that cleanPodPolicy requires after the job's end, each with the Service of its name.
 
-    Nothing for the policy None; with Running only pods that run or are pending.
+    Nothing for the policy None; with Running only pods that run or are pending. Roles with `survives_cleanup` keep
+    their pods.
     """
     if job.policy.clean_pods is CleanPods.NONE:
         return
@@ -324,8 +325,9 @@ def _outcome_of_roles(
 
 
 def _failed_too_often(job: ControlledJob, status: _StatusDraft, owned: OwnedObjects) -> bool:
-    """Return True if restarts of pods and of their containers reach backoffLimit (at least 1); False without a
-    limit.
+    """Return True if restarts reach backoffLimit (at least 1); False without a limit.
+
+    Recreated pods count, and container restarts of running pods whose restart policy is OnFailure or Always.
     """
     if job.policy.backoff_limit is None:
         return False
@@ -392,7 +394,7 @@ def _running_outcome(context: ReconcileContext, status: _StatusDraft) -> Reconci
 
 
 def _limits_left_s(job: ControlledJob, status: _StatusDraft) -> list[float]:
-    """Return the seconds until each time limit is reached, and JUMP_S after a clock jump; [] without any."""
+    """Return the seconds until each time limit that is still ahead, and JUMP_S after a clock jump; [] without any."""
     began_s = unix_s(status.start) or status.now_s
     bounds = [began_s + each for each in (job.policy.active_deadline_s, job.policy.start_s) if each is not None]
     left_s = [end - status.now_s for end in bounds if end > status.now_s]

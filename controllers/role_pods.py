@@ -2,9 +2,10 @@
 
 Restarts, numbers and back-offs are kept in the role's part of the job's status, so another controller continues with
 them: if a controller ends after counting a failed pod and before deleting it, the next controller does not count it
-again. Numbers are given upwards and never twice, as in DLRover. The back-off is the kubelet's for containers: at once
-the first times, then after a pause that doubles. An owner who changes these fields only changes when the pods of that
-job are recreated. Source: DL-15, DL-94, MS-36
+again. Numbers are given upwards and never twice, as in DLRover. The back-off is like the kubelet's for containers: the
+first RETRIES_AT_ONCE failures of an index in a row have no pause, then the pause doubles from FIRST_BACKOFF_S up to
+MAX_BACKOFF_S. An owner who edits these fields affects only the recreation of that job's pods. Source: DL-15, DL-94,
+MS-36
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ class ReconcileContext:
     job: ControlledJob
     owned: OwnedObjects
     gang_settings: GangSettings
-    now_s: float
+    now_s: float  # seconds since 1970
     create_budget: CreateBudget = field(default_factory=CreateBudget)  # the children that may still be created
 
 
@@ -187,7 +188,7 @@ def _back_off_events(role: Role, waiting_s: Mapping[int, float], new_failures: I
     return [
         EventOnJob(
             Reason.BACK_OFF,
-            f"{role.name} {indices_text} failed again and again: recreated in {wait_text}",
+            f"{role.name} {indices_text} failed several times in a row: recreated in {wait_text}",
             warning=True,
         )
     ]
@@ -487,7 +488,7 @@ _MAX_NAMES = 8  # names in a text
 def extended_resources(quantities: Any) -> frozenset[str]:
     """Return the names of the extended resources above 0 in requests, limits or allocatable amounts."""
     entries = quantities.items() if isinstance(quantities, Mapping) else ()
-    return frozenset(name for name, quantity in entries if _is_extended(name) and _is_some(name, quantity))
+    return frozenset(name for name, quantity in entries if _is_extended(name) and _is_positive(name, quantity))
 
 
 def missing_device_texts(job: ControlledJob, offered: frozenset[str]) -> list[str]:
@@ -508,7 +509,10 @@ def missing_device_texts(job: ControlledJob, offered: frozenset[str]) -> list[st
 
 
 def _device_requests(template: Object) -> frozenset[str]:
-    """Return the names of the extended resources that a pod template requests."""
+    """Return the names of the extended resources that the containers of a pod template request or limit.
+
+    Init containers do not count.
+    """
     parts = [each.get("resources") for each in template["spec"]["containers"]]
     resources = [each for each in parts if isinstance(each, Mapping)]
     return frozenset(
@@ -522,7 +526,7 @@ def _is_extended(name: Any) -> bool:
     return bool(slash) and domain != "kubernetes.io" and not domain.endswith(".kubernetes.io")
 
 
-def _is_some(name: str, quantity: Any) -> bool:
+def _is_positive(name: str, quantity: Any) -> bool:
     """Return True if a quantity is above 0; False if it is invalid. name: of the resource."""
     try:
         return amount(name, quantity) > 0
@@ -531,7 +535,7 @@ def _is_some(name: str, quantity: Any) -> bool:
 
 
 def _names_text(names: Iterable[str]) -> str:
-    """Return at most _MAX_NAMES names as text, and the number of the others; "" for none."""
+    """Return at most _MAX_NAMES names, each cut to 100 characters, and the number of the others; "" for none."""
     names = [each[:100] for each in names]
     rest_text = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
     return ", ".join(names[:_MAX_NAMES]) + rest_text

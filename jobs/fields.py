@@ -261,7 +261,10 @@ def _type_info(type_: type[FieldStruct]) -> inspect.Type:
 
 
 def bare_type(info: inspect.Type) -> inspect.Type:
-    """Return the type inside `Annotated[...]` and `X | None`, at any depth. Other types are returned unchanged."""
+    """Return the type inside `Annotated[...]` and `X | None`, at any depth. Other types are returned unchanged.
+
+    Of a union of several types, the first that is not None.
+    """
     while True:
         if isinstance(info, inspect.Metadata):
             info = info.type
@@ -423,7 +426,7 @@ def level_of_text(text: str) -> int | str | None:
 def annotation_word(annotations: Mapping[str, str], key: str, faults: list[str]) -> str:
     """Return the value of the annotation `key`, which must also be a valid label value.
 
-    "" if it is absent or unreadable. faults: receives a sentence if the value is unreadable.
+    "" if it is absent, empty or unreadable. faults: receives a sentence if the value is unreadable.
     """
     text = annotations.get(key, "")
     if text and not _LABEL_VALUE.fullmatch(text):

@@ -288,7 +288,10 @@ def wants_gate(pod: Pod, gpu_resources: Collection[str] = GPU_RESOURCES) -> bool
     gpu_resources: the names of resources that are accelerators. False for a pod whose requests cannot be read: the API
     server rejects it with its own message.
     """
-    if any(each.get("name") == PLACEMENT_GATE for each in pod.spec.scheduling_gates or ()):
+    gates = (
+        each for each in pod.spec.scheduling_gates or () if isinstance(each, Mapping)
+    )  # others are the API server's
+    if any(each.get("name") == PLACEMENT_GATE for each in gates):
         return False
     try:
         return membership(pod).key.dialect != Dialect.ALONE.value and shape_of(pod).gpus(tuple(gpu_resources)) > 0

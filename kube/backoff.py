@@ -77,7 +77,7 @@ class RetryPauses(Generic[K]):
             del self._pauses[key]
 
     def forget_old(self, now_s: float) -> None:
-        """Forget the keys whose pause ended longer ago than the longest pause takes."""
+        """Forget the keys whose pause ended more than the back-off's `max_s` seconds ago."""
         for key in [key for key, pause in self._pauses.items() if pause.until_s + self._backoff.max_s < now_s]:
             del self._pauses[key]
 

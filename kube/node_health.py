@@ -79,7 +79,7 @@ def decode_report(text: str) -> NodeReport:
 
 
 def encode_report(report: NodeReport) -> str:
-    """Return a report as the text of an annotation, below MAX_REPORT_BYTES."""
+    """Return a report as the text of an annotation. It has at most MAX_REPORT_BYTES if each field keeps its bound."""
     return msgspec.json.encode(report).decode()
 
 

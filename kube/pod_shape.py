@@ -354,7 +354,7 @@ def _integer(text: str | None) -> int | None:
 def is_equal_for_placement(first: Node, second: Node) -> bool:
     """Return True if two versions of a node are equal in all fields that a placement reads, as after a heartbeat."""
     return (
-        first.status.allocatable == second.status.allocatable
+        (first.status.allocatable or first.status.capacity) == (second.status.allocatable or second.status.capacity)
         and first.spec == second.spec
         and first.metadata.labels == second.metadata.labels
         and [c.status for c in first.status.conditions or () if c.type == "Ready"]

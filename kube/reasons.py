@@ -589,7 +589,7 @@ def without_pointer(message: str, word: str) -> str:
 
 
 def explain(word: str) -> list[str]:
-    """Return the lines that explain a reason, in any case, for each program that uses it; [] if it is no reason."""
+    """Return the lines that explain a reason, in any case, for each program that uses it; [] for another word."""
     lines: list[str] = []
     for group in GROUPS:
         for each, meaning in group.meanings.items():

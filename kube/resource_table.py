@@ -18,7 +18,7 @@ from turnout.kube.pod_shape import PodShape, amount
 Rows = NDArray[np.int32]  # a number of pods for each row
 MAX_ROOM = 1_000_000  # pods: the room of a node for a pod without requests
 # A free size is one number for all free resources of a node.
-ACCELERATOR_SIZE = 1 << 14  # the part of one free accelerator: more than the parts of all other resources together
+ACCELERATOR_SIZE = 1 << 14  # the part of one free accelerator: more than the parts of 16 other resources
 _RESOURCE_SIZE = 1_000  # the part of another resource that is completely free, on the node that offers most of it
 _MAX_SIZED_AMOUNT = 1 << 48  # an amount counts up to this bound, so that products stay below 64 bits
 
@@ -153,8 +153,9 @@ class ResourceTable:
 class FreeSizes:
     """The free size of each row: one number for all its free resources, 0 or more, which sorts nodes.
 
-    Each free accelerator adds ACCELERATOR_SIZE. All other resources together add less, each by its share of the largest
-    amount that a node offers. gpu_resources: the resources that count as accelerators.
+    Each free accelerator adds ACCELERATOR_SIZE. Another resource adds at most _RESOURCE_SIZE, its share of the largest
+    amount that a node offers; so up to 16 other resources together add less than one accelerator. gpu_resources: the
+    resources that count as accelerators.
     """
 
     def __init__(self, table: ResourceTable, gpu_resources: tuple[str, ...]) -> None:

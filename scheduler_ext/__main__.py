@@ -127,6 +127,7 @@ def _write(settings: Settings, port: int) -> None:
 
 
 def _instance() -> str:
+    """Return the name of this process's pod, else of its host."""
     return os.environ.get("POD_NAME") or socket.gethostname()
 
 

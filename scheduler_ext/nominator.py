@@ -67,7 +67,7 @@ class NominatorSettings(SharedSettings):
 
     metrics_bind: str = "127.0.0.1:9091"
     lease: str = "turnout-system/turnout-nominator"  # namespace/name
-    lease_seconds: int = 15  # seconds after the last renewal until another process may take the Lease
+    lease_seconds: int = 15  # seconds after the last renewal until another process may take the Lease, 4 to 3600
     scheduler_name: tuple[str, ...] = ("default-scheduler",)  # the schedulers whose pods are nominated
     expire_s: float = 60.0  # seconds that a nomination may stay unused, at least 1
     gates: bool = False  # lift our gate from the pods of a gang once they are nominated
@@ -196,8 +196,8 @@ async def _answer(
 ) -> None:
     """Serve probes and metrics, and the webhook if its TLS files are set, while `works` run.
 
-    Returns after a signal to end, or if one of the works returns. If one fails, its exception is raised. works: is
-    changed. Raises OSError if an address cannot be bound.
+    Returns after a signal to end, or if one of the works returns. If one fails, its exception is raised. works: the
+    loop of the webhook is appended. Raises OSError if an address cannot be bound, and BadCertificate.
     """
     server = HealthPages(extender, metrics).server()
     async with AsyncExitStack() as stack:
@@ -307,6 +307,7 @@ def _identity() -> str:
 
 
 def _instance() -> str:
+    """Return the name of this process's pod, else of its host."""
     return os.environ.get("POD_NAME") or socket.gethostname()
 
 

@@ -101,7 +101,10 @@ def _read_ssh(spec: ColossalAIJobSpec) -> Object:
 
 
 def _read_launcher(spec: ColossalAIJobSpec) -> Role:
-    """Return the launcher's role: one pod that is never restarted. Raises BadJob if its image is missing."""
+    """Return the launcher's role: one pod that is never restarted.
+
+    Raises BadJob if its image is missing or its template is invalid.
+    """
     if not ObjectPart(spec.launcher, "spec.launcher").text("image"):
         raise BadJob("spec.launcher.image is missing")
     template = colossalaijob.launcher_template(spec)
@@ -124,7 +127,7 @@ def _read_workers(spec: ColossalAIJobSpec) -> Role:
 
 
 def _check_pod(template: ObjectPart) -> None:
-    """Raise BadJob for a template with a field of a wrong type, or a container whose limit is below its request."""
+    """Raise BadJob for a field of a wrong type, an invalid quantity, or a limit below the request of its container."""
     job_reader.check_template(template)
     for container in template.part("spec").parts("containers"):
         container.text("workingDir")
@@ -205,7 +208,10 @@ def selector(job: ControlledJob, role: Role) -> dict[str, str]:
 
 
 def is_of_other_mode(job: ControlledJob, pod: PodState) -> bool:
-    """Return True for a pod of the other mode: created for debugging while the job trains, or the other way round."""
+    """Return True for a pod of the other mode: created for debugging while the job trains, or the other way round.
+
+    False for a pod without the label `mode`.
+    """
     return bool(pod.mode) and (pod.mode == DEBUG_MODE) != (job.spec["debug"] is not None)
 
 
@@ -389,10 +395,10 @@ def _volumes(job: ControlledJob, role: Role) -> list[Object]:
 def conditions_of_pods(
     job: ControlledJob, counts: Mapping[str, Counts], owned: OwnedObjects
 ) -> list[PodDerivedCondition]:
-    """Return the conditions that follow from the pods; [] if none does. counts: by the name of the role.
+    """Return the condition that follows from the pods, in a list; [] if none does. counts: by the name of the role.
 
-    The end of the launcher is the end of the job; a host that it names as failed, or a restarted worker, fails the job.
-    Source: CA-21, CA-23, CA-24, SD-17
+    A training job may end, as `_end_condition` states; a job under debugging does not end. RUNNING if all pods are
+    active. Source: CA-21, CA-23, CA-24, SD-17
     """
     if job.spec["debug"] is None and (end := _end_condition(job, owned)) is not None:
         return [end]
@@ -403,10 +409,10 @@ def conditions_of_pods(
 
 
 def _end_condition(job: ControlledJob, owned: OwnedObjects) -> PodDerivedCondition | None:
-    """Return the condition that ends a training job: of a succeeded launcher, or of a worker that was restarted.
+    """Return the condition that ends a training job; None if the job continues or has no launcher pod.
 
-    The job fails if a worker was restarted, or if the summary of a succeeded launcher names failures. None if the job
-    continues or has no launcher. A failed launcher ends it elsewhere (`role_pods`).
+    A succeeded launcher ends the job: Failed if its summary names a host's failure, else Succeeded. Before that, a
+    restarted worker fails the job. A failed launcher fails the job elsewhere (`role_pods`).
     """
     launcher = next((pod for pod in owned.pods if pod.role == LAUNCHER), None)
     if launcher is None:

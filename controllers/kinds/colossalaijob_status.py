@@ -148,12 +148,14 @@ def _end_conditions(core_conditions: Sequence[Object]) -> Iterator[tuple[str, tu
     yield "Failed", (False, NO_REASON, "The job has not failed.")
 
 
-def _condition(type_: str, on: bool, reason: str, text: str, before: Object | None, now_s: float) -> dict[str, Any]:
+def _condition(
+    type_: str, is_true: bool, reason: str, text: str, before: Object | None, now_s: float
+) -> dict[str, Any]:
     """Return a condition as an object. Its time changes only with its status.
 
-    on: its status. before: the stored condition, None for none. now_s: seconds since 1970.
+    before: the stored condition, None for none. now_s: seconds since 1970.
     """
-    status = "True" if on else "False"
+    status = "True" if is_true else "False"
     time_before = before.get("lastTransitionTime") if before is not None and before.get("status") == status else None
     time = time_before if isinstance(time_before, str) else rfc3339(now_s)
     return {"type": type_, "status": status, "reason": reason, "message": text, "lastTransitionTime": time}
@@ -163,9 +165,10 @@ _DECIDED_PHASES = {Reason.FAILED: "Failed", Reason.SUCCEEDED: "Succeeded", Reaso
 
 
 def _phase(core_conditions: Sequence[Object], job: ControlledJob | None, owned: OwnedObjects) -> str:
-    """Return the phase of a job in the words of T9k; Unknown if a pod is unknown or pods cannot be read.
+    """Return the phase of a job in the words of T9k.
 
-    core_conditions: of the core status. job: None for a refused object.
+    An ended or paused job has the phase of that condition. Any other job is Unknown if a pod is unknown or pods cannot
+    be read. core_conditions: of the core status. job: None for a refused object.
     """
     for condition, phase in _DECIDED_PHASES.items():
         if conditions.is_true(core_conditions, condition):

@@ -127,7 +127,8 @@ def _read(raw: Object, image: str = "") -> ControlledJob:
 def _read_workers(spec: elasticjob.ElasticJobSpec, meta: ObjectPart) -> tuple[Role, int, int]:
     """Return (role of the workers, min, max of their number), min <= max. Raises BadJob.
 
-    The bounds are those of the owner's annotations, else of --nnodes, else the replicas.
+    The bounds are those of the owner's annotations, else of --nnodes, else the replicas. Bounds in the wrong order are
+    exchanged.
     """
     named = elasticjob.worker_role(spec)
     # The kubelet's policy: that of the template, else the role's, else Never, since failed pods are recreated.
@@ -143,7 +144,7 @@ def _read_workers(spec: elasticjob.ElasticJobSpec, meta: ObjectPart) -> tuple[Ro
 
 
 def _count(annotations: Mapping[str, str], key: str, default: int) -> int:
-    """Return the number of an annotation, `default` if it is missing or no number."""
+    """Return the number of an annotation; `default` if it is missing, or no whole number from 0 to 999,999."""
     text = annotations.get(key, "")
     return int(text) if text.isascii() and text.isdigit() and len(text) < 7 else default
 
@@ -231,10 +232,10 @@ def should_recreate(_job: ControlledJob, role: Role, pod: PodState) -> bool:
 def conditions_of_pods(
     job: ControlledJob, counts: Mapping[str, Counts], owned: OwnedObjects
 ) -> Sequence[PodDerivedCondition]:
-    """Return the conditions that follow from the pods' phases; [] while no worker runs. counts: by the name of the
-    role.
+    """Return the condition that follows from the pods' phases, in a list. counts: by the name of the role.
 
-    The job succeeds with its master, or with all workers. While any pod is failed, the job is Restarting.
+    SUCCEEDED if the master or all workers have succeeded; else RESTARTING if any pod has failed; else RUNNING if a
+    worker is active; else the list is empty.
     """
     head = f"{KIND} {job.name}"
     worker = next(role for role in job.roles if role.name == WORKER)
@@ -258,7 +259,10 @@ def _to_core_status(status: Object) -> Object:
 def _to_dlrover_status(
     status: Object, _job: ControlledJob | None, owned: OwnedObjects, _moment: StatusContext
 ) -> Object:
-    """Return the core status with DLRover's phase: of the decisive condition that is true, else Pending or Created."""
+    """Return the core status with DLRover's phase: that of the decisive condition that is true.
+
+    Without such a condition the phase is Pending for a job with pods, else Created.
+    """
     true = (each for each in _PHASES if conditions.is_true(conditions.valid_conditions(status), each))
     before = PodPhase.PENDING.value if owned.pods else Reason.CREATED.value
     phase: dict[str, Any] = {"phase": next((each.value for each in true), before)}
@@ -339,7 +343,7 @@ def pod_spec(job: ControlledJob, role: Role, replica: Replica, _owned: OwnedObje
 def _with_prepended_env(container: Object, env: Sequence[Object], replica: Replica, job: ControlledJob) -> Object:
     """Return the training container with variables: `env` first, so that its own variables may refer to them.
 
-    A worker that ran out of memory gets more, if the job allows it.
+    Its own variables of the same names are left out. A pod that ran out of memory gets more, if the job allows it.
     """
     names = {each["name"] for each in env}
     own_variables = [each for each in container.get("env") or () if each.get("name") not in names]

@@ -168,7 +168,7 @@ def conditions_of_pods(
     """Return the conditions that follow from the pods' phases; [] if none does. counts: by the name of the role.
 
     Under AllWorkers all workers have to succeed, else worker 0. A failed pod fails the job if its role is never
-    restarted, except for a dynamic worker while other workers run.
+    restarted, else it adds RESTARTING. Failed dynamic workers do neither, until all workers have failed.
     """
     name, count, spec = f"{KIND} {job.name}", counts[WORKER], job.spec
     worker = next(role for role in job.roles if role.name == WORKER)

@@ -238,7 +238,7 @@ def lifecycle(
     now_s: float,
     gang_settings: GangSettings,
 ) -> ReconcileOutcome:
-    """Return the next phase of a job with the writes that lead there.
+    """Return the outcome for a job: the next phase of the table, and the writes that lead there.
 
     raw: the job's object. now_s: seconds since 1970.
     """
@@ -365,9 +365,10 @@ def _keep_running(context: _PhaseContext) -> ReconcileOutcome:
 
 
 def _running_or_pending(context: _PhaseContext) -> str:
-    """Return the phase of a job that continues: Running once at least the gang's min of pods has started.
+    """Return the phase of a job that continues: Running once at least the gang's min of pods, and at least 1, has
+    started.
 
-    A running job is Pending again if fewer pods than the gang's min are not Pending.
+    A running job becomes Pending again if more of its pods are Pending than it has above the gang's min.
     """
     counts = _counts(context.members)
     begun = counts["running"] + counts["succeeded"] + counts["failed"]
@@ -379,7 +380,7 @@ def _running_or_pending(context: _PhaseContext) -> str:
 
 
 def _clean_up(context: _PhaseContext) -> ReconcileOutcome:
-    """Return the outcome of an ended job: running pods and the PodGroup are deleted.
+    """Return the outcome of an ended job: pods that have not ended, and the PodGroup, are deleted.
 
     After its TTL the job itself is deleted; a suspended job is not. A clock jump delays the deletion.
     """

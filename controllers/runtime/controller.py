@@ -130,14 +130,14 @@ class JobController:
         """Decide on one job, write, and record Events and metrics; a job that is not in the cache is skipped.
 
         Raises CallError, or any exception of an internal error; the caller has to retry the job. A name that is taken
-        is reported and retried later. The decision's own Events and restarts are recorded once its status is written,
-        so that a retry does not record them again.
+        is reported, and the job is queued again, after 30 s at the latest. The decision's own Events and restarts are
+        recorded once its status is written, so that a retry does not record them again.
         """
         if (cached_job := self._cache.job(key)) is None:
             return
         raw, owned = cached_job
         kind = self._kinds[key.api]
-        with self._metrics.look_s.time():
+        with self._metrics.decide_s.time():
             now_s = self._moment.now_s + self._clock.monotonic() - self._moment_read_s
             outcome = reconcile(kind, raw, replace(owned, jumped_s=self._moment.jumped_s), now_s, self._gang_settings)
         meta = raw["metadata"]
@@ -218,7 +218,10 @@ _NAME_TAKEN_RETRY_S = 30.0
 def written_resources(
     kind: ControlledKind, outcome: ReconcileOutcome, plurals: Mapping[str, str]
 ) -> Iterator[tuple[str, str]]:
-    """Yield (verb, resource) of each write of an outcome, for metrics. plurals: kind of child -> its plural."""
+    """Yield (verb, resource) of each write of an outcome, for metrics. plurals: kind of child -> its plural.
+
+    If the outcome deletes the job, only that deletion.
+    """
     if outcome.delete_job:
         yield "delete", kind.plural
         return
@@ -234,7 +237,7 @@ def written_resources(
         yield "patch", f"{kind.plural}/status"
 
 
-_LOOK_S = (0.0005, 0.001, 0.005, 0.02, 0.1, 0.5)
+_DECIDE_BUCKETS_S = (0.0005, 0.001, 0.005, 0.02, 0.1, 0.5)
 _FIRST_POD_S = (1.0, 2.0, 3.0, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0, 7200.0)
 
 
@@ -256,13 +259,16 @@ class Metrics:
         self.registry = registry = CollectorRegistry()
         ProcessCollector(registry=registry)
         register_build_info(registry, "controller")
-        self.look_s = Histogram(
-            "turnout_controller_decide_seconds", "Time for one decision on one job.", buckets=_LOOK_S, registry=registry
+        self.decide_s = Histogram(
+            "turnout_controller_decide_seconds",
+            "Time for one decision on one job.",
+            buckets=_DECIDE_BUCKETS_S,
+            registry=registry,
         )
         self.writes = Counter(
             "turnout_controller_writes", "Objects created, changed or deleted.", ["verb", "resource"], registry=registry
         )
-        self._jobs(kinds, jobs)
+        self._add_job_series(kinds, jobs)
         self.jumped_s = Gauge(
             "turnout_controller_clock_jump_seconds",
             "Seconds by which a clock jumped just now; decisions that depend on time wait meanwhile. Else 0.",
@@ -273,7 +279,9 @@ class Metrics:
             waiting
         )
 
-    def _jobs(self, kinds: Sequence[str], jobs: Callable[[], Mapping[tuple[str, JobPhase], int] | None]) -> None:
+    def _add_job_series(
+        self, kinds: Sequence[str], jobs: Callable[[], Mapping[tuple[str, JobPhase], int] | None]
+    ) -> None:
         """Create the series about jobs. kinds: their names. jobs: returns (kind, phase) -> jobs; None while not
         leading.
         """

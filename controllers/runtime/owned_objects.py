@@ -77,10 +77,10 @@ class ChildCache:
         self._deleted_uids: OrderedDict[str, None] = OrderedDict()
 
     def put_job(self, api: str, kind: str, obj: JobObject, *, from_own_write: bool = False) -> None:
-        """Store a job and report it as changed. Ignored if it is an old version or was deleted.
+        """Store a job and report it as changed. Ignored if this version or a newer one is known.
 
-        api: the path of its group, as in a JobKey. from_own_write: True for the answer to a write of ours, False for a
-        watch.
+        The answer to a write of ours about a deleted job is ignored, too. api: the path of its group, as in a JobKey.
+        from_own_write: True for the answer to a write of ours, False for a watch.
         """
         meta, version = obj.metadata, _version(obj.metadata)
         if not from_own_write:
@@ -106,7 +106,10 @@ class ChildCache:
         self._changed(key)
 
     def drop_job(self, api: str, key_of_job: Key) -> None:
-        """Drop a deleted job. The API server deletes its children. api: the path of its group, as in a JobKey."""
+        """Drop a deleted job. A newer job of the same name stays. api: the path of its group, as in a JobKey.
+
+        Its children stay until their watches show that the API server has deleted them.
+        """
         _note_deleted(self._deleted_uids, key_of_job.uid)
         key = JobKey(api, key_of_job.namespace, key_of_job.name)
         if (cached := self._jobs.get(key)) is not None and cached.uid == key_of_job.uid:
@@ -116,9 +119,8 @@ class ChildCache:
     def put_pod(self, obj: OwnedPod, *, from_own_write: bool = False) -> None:
         """Store a pod of a job, and report its job as changed.
 
-        Ignored if a newer version is known, the pod was deleted, or it belongs to no job of our kinds.
-
-        from_own_write: True for the answer to a write of ours, False for a watch.
+        Ignored if a newer version is known, if it belongs to no job of our kinds, or if it is an answer about a deleted
+        pod. from_own_write: True for the answer to a write of ours, False for a watch.
         """
         if (ownership := self._store_version("Pod", obj.metadata, from_own_write)) is None:
             return
@@ -127,9 +129,7 @@ class ChildCache:
         _note_changed(self._keys, self._changed, owner)
 
     def put_other(self, kind: str, obj: Owned, *, from_own_write: bool = False) -> None:
-        """Store a child that is not a pod, and report its job as changed.
-
-        Ignored in the same cases as in `put_pod`: an older version, a deleted child, no job of our kinds.
+        """Store a child that is not a pod, and report its job as changed. Ignored in the same cases as in `put_pod`.
 
         kind: of the child. from_own_write: True for the answer to a write of ours, False for a watch.
         """
@@ -279,7 +279,7 @@ class Terminated(Struct):
 
 
 class ContainerState(Struct):
-    """The state of a container: its end as far as it decides something, the others as they are."""
+    """The state of a container: the fields of its end on which decisions depend, and its other states unchanged."""
 
     terminated: Terminated | None = None
     running: dict[str, Any] | None = None
@@ -411,7 +411,10 @@ def _terminations(kind: ControlledKind, statuses: Sequence[ContainerStatus]) -> 
 
 
 def _scheduler_message(obj: OwnedPod) -> str:
-    """Return why a pod has no node, as its scheduler states; "" for a pod with a node, or without a message."""
+    """Return why a pod has no node, as its scheduler states; "" for a pod with a node, or without a message.
+
+    At most _MAX_SCHEDULER_MESSAGE characters.
+    """
     conditions = (
         each for each in obj.status.conditions or () if each.type == "PodScheduled" and each.status == "False"
     )
@@ -445,13 +448,13 @@ NODES_PATH = "/api/v1/nodes"
 
 
 class OfferedStatus(Struct):
-    """The part of a node's status that says what it has."""
+    """The part of a node's status that states its resources."""
 
     allocatable: dict[str, Any] | None = None
 
 
 class OfferingNode(Struct):
-    """A node as far as its devices go."""
+    """The part of a node that states its resources."""
 
     metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
     status: OfferedStatus = msgspec.field(default_factory=OfferedStatus)

@@ -25,8 +25,8 @@ _UNLABELLED = ("PodGroup", "HorizontalPodAutoscaler")  # watched without a selec
 class ControllerInformers(InformerFactory):
     """The watches of the job controllers. kinds: by the path of their group, as in a JobKey.
 
-    A kind without a CRD is retried now and then. Pods, Services and ConfigMaps are watched only with the labels of
-    jobs, so the other objects of a large cluster cost nothing.
+    A kind without a CRD is retried every UNSERVED_RETRY_S of a Reflector. Pods, Services and ConfigMaps are watched
+    only with the labels of jobs, so the other objects of a large cluster cost nothing.
     """
 
     def __init__(
@@ -113,9 +113,9 @@ class ControllerInformers(InformerFactory):
         def drop(key: Key) -> None:
             cache.drop_child(kind, key)
 
-        def listed(version: str) -> None:
+        def drop_unlisted(version: str) -> None:
             cache.drop_unlisted(kind, params.get("labelSelector", ""), version)
 
         type_ = OwnedPod if kind == "Pod" else Owned
-        handlers = CallbackSink(put, drop, listed=listed)
+        handlers = CallbackSink(put, drop, on_list=drop_unlisted)
         self.watch(name, path, type_, handlers, params=params, optional=kind in _UNLABELLED)

@@ -21,7 +21,7 @@ class WorkQueue:
 
     backoff: of one job's consecutive failures. random_fraction: returns a number in [0, 1), for jitter.
     one_per_namespace: jobs of one namespace are never reconciled at the same time, so that they keep their order. len()
-    is the number of jobs that may be reconciled now.
+    is the number of queued jobs, without busy jobs and those of `add_after` that are not due.
     """
 
     def __init__(
@@ -92,9 +92,8 @@ class WorkQueue:
     def done(self, key: JobKey, *, failed: bool = False, retry_after_s: float = 0.0) -> None:
         """End the reconciliation of a job.
 
-        A failed job is queued again after its back-off, a job that changed meanwhile at once.
-
-        retry_after_s: the shortest wait that the API server asks for, 0 for none.
+        A failed job is queued again after its back-off, also if it changed meanwhile. Any other job that changed
+        meanwhile is queued at once. retry_after_s: the shortest wait that the API server asks for, 0 for none.
         """
         self._busy.discard(key)
         self._release_namespace(key.namespace)
@@ -128,10 +127,10 @@ class WorkQueue:
             if not self._later:
                 await self._due_sooner.wait()
                 continue
-            sleeping = asyncio.ensure_future(self._clock.sleep(max(0.0, self._later[0][0] - now_s)))
-            woken = asyncio.ensure_future(self._due_sooner.wait())
+            sleep_task = asyncio.ensure_future(self._clock.sleep(max(0.0, self._later[0][0] - now_s)))
+            wake_task = asyncio.ensure_future(self._due_sooner.wait())
             try:
-                await asyncio.wait((sleeping, woken), return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait((sleep_task, wake_task), return_when=asyncio.FIRST_COMPLETED)
             finally:
-                sleeping.cancel()
-                woken.cancel()
+                sleep_task.cancel()
+                wake_task.cancel()

@@ -60,8 +60,8 @@ class ChildWriter:
 
         The steps are Secrets, other children, pods, status; with `status_first` the status is the first step. Raises
         CallError or NameTaken; then later steps are not carried out. uid: of the job. version: resourceVersion of the
-        object on which it was decided. on_decided: called once the status is written; without a status, at the end.
-        From then on the same is not decided again.
+        object on which it was decided. on_decided: called once the status is written; without a status, at the end. A
+        reconciliation after that call does not repeat this decision.
         """
         status_first = outcome.status is not None and outcome.status_first
         if outcome.delete_job:
@@ -224,8 +224,10 @@ _SSH_CONFIG = "Host *\n  StrictHostKeyChecking no\n  UserKnownHostsFile /dev/nul
 
 
 def new_ssh_files() -> dict[str, str]:
-    """Return name -> text of the files of a ~/.ssh: a new key pair that opens every host with these files, a new host
-    key.
+    """Return name -> text of the files of a ~/.ssh: a new key pair, which gives access to every host with these files,
+    and a
+
+    new host key.
     """
     (private, public), (host, _) = _new_key_pair(), _new_key_pair()
     return {

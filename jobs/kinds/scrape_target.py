@@ -1,4 +1,4 @@
-"""Names the job to which Prometheus attaches the series of a pod's launcher, by the pod's own metadata.
+"""Name the job to which Prometheus attaches the series of a pod's launcher, by the pod's own metadata.
 
 The chart's PodMonitor for launchers does the same with relabelings (deploy/charts/turnout/templates/monitoring). The
 autoscaler joins such a name with a queue.
@@ -31,10 +31,11 @@ def scrape_key(pod: Pod) -> JobKey:
 
 
 def _job_of_labels(pod_labels: Mapping[str, str], kind: str, name: str, *, has_controller: bool) -> tuple[str, str]:
-    """Return the (kind, name) of the job that the labels of a pod name, else those of the pod's controller.
+    """Return (kind, name) of the job that the labels of a pod name; the given kind and name if the labels name none.
 
-    pod_labels: of the pod. kind, name: of the controller, or of the pod itself if it has none. has_controller: True if
-    the pod has a controller; then the labels of an ElasticJob do not count.
+    pod_labels: of the pod. kind, name: of its controller, or of the pod itself if it has none. has_controller: True if
+    the pod has a controller; then the labels of an ElasticJob do not count. The kind Job of a Volcano Job becomes
+    VolcanoJob, and that of a ctyun.cn PyTorchJob its unique name.
     """
     if pod_labels.get(labels.VOLCANO_JOB) and kind == "Job":
         kind = "VolcanoJob"

@@ -160,7 +160,7 @@ def _requests(
 
     That is its own need plus the requests of its children, at most its max; at least its min if it does not lend.
     parents_first: the names, each parent before its children. parents: the parent of each name. specs: the quotas by
-    name.
+    name. demand: states the own need of each quota.
     """
     requests = {name: Counter(demand.need_of(name)) for name in parents_first}
     for name in reversed(parents_first):

@@ -142,10 +142,11 @@ def _in_mode(terms: Wish, wish: str, tier: Level | None, annotations: Mapping[st
     if wish == "required":
         terms = replace(terms, required=1 if tier is None else tier)
     elif tier is not None:
-        ignored.insert(0, f"{labels.TOPOLOGY_TIER} has no meaning beside {wish}")
+        ignored.insert(0, f"{labels.TOPOLOGY_TIER} has no meaning with {labels.TOPOLOGY}: {wish}")
     if mode is not Mode.NEAR and (terms.mesh or terms.balanced):
         terms = replace(terms, mesh=(), balanced=False)
-        ignored.append(f"{labels.MESH if labels.MESH in annotations else labels.BALANCED} has no meaning beside {wish}")
+        lost_term = labels.MESH if labels.MESH in annotations else labels.BALANCED
+        ignored.append(f"{lost_term} has no meaning with {labels.TOPOLOGY}: {wish}")
     return replace(terms, mode=mode, ignored=tuple(ignored))
 
 

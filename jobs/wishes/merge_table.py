@@ -18,7 +18,7 @@ MAX_MULTIPLE = 1_024  # pods on one host of two combined multiples
 
 @dataclass(frozen=True, slots=True)
 class MergeRule:
-    """How one term of two statements is merged."""
+    """The rule by which one term of two statements is merged."""
 
     term: str  # its name for people
     fields: tuple[str, ...]  # the fields of Wish that hold it
@@ -41,7 +41,7 @@ def merge_terms(first: Wish, other: Wish) -> Wish:
     for rule in RULES:
         values.update(zip(rule.fields, rule.merge(first, other, ignored), strict=True))
     if other.only_prefers:
-        ignored.append(f"{other.source} is not read beside {first.source}")
+        ignored.append(f"{other.source} is not read, because {first.source} is set, too")
     return replace(first, **values, ignored=(*first.ignored, *other.ignored, *ignored))
 
 
@@ -76,7 +76,7 @@ def _layers(first: Wish, other: Wish, ignored: list[str]) -> tuple[tuple[Layer, 
     if not first.layers or not other.layers or other.layers == first.layers:
         return (first.layers or other.layers,)
     both = dict.fromkeys((*first.layers, *other.layers))
-    return (nested(f"{other.source} beside {first.source}", both, ignored),)
+    return (nested(f"{other.source} and {first.source}", both, ignored),)
 
 
 def _groups(first: Wish, other: Wish, ignored: list[str]) -> tuple[tuple[GroupRule, ...]]:
@@ -98,7 +98,7 @@ def _groups(first: Wish, other: Wish, ignored: list[str]) -> tuple[tuple[GroupRu
 
 
 def _stricter(rule: GroupRule, other_rule: GroupRule) -> GroupRule:
-    """Return one rule with the stricter of each term of two rules for the same groups."""
+    """Return a copy of `rule` in which each term is the stricter of two rules that divide the pods in the same way."""
     levels = [level for level in (rule.level, other_rule.level) if level is not None]
     return replace(
         rule,

@@ -28,5 +28,5 @@ def read(annotations: Mapping[str, str], faults: list[str]) -> Wish | None:
         else (GroupRule("subgroup", keys=(LWS_SUBGROUP_INDEX,), level=subgroup_level, exclusive=True),)
     )
     level = None if source == LWS_SUBGROUP else annotation_level(annotations, source, faults)
-    ignored = (f"{LWS} is not read beside {JOBSET}",) if source == JOBSET and LWS in annotations else ()
+    ignored = (f"{LWS} is not read, because {JOBSET} is set, too",) if source == JOBSET and LWS in annotations else ()
     return Wish(source, level, groups=groups, exclusion=Exclusion(level), ignored=ignored)

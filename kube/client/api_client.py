@@ -314,11 +314,11 @@ class Client:
         urgent: bool = False,
         deadline_s: float = CALL_S,
     ) -> bytes:
-        """Patch an object and return it as JSON, as the server stored it. Raises CallError.
+        """Patch an object and return it as JSON, as the server stored it.
 
-        In particular NotFound, and Conflict if the body names a stale version. content_type: the media type of the
-        patch. field_manager: the owner of the fields, None for a default. params: of the query. urgent: do not wait for
-        the limits of the client. deadline_s: of the whole call.
+        Raises NotFound, Conflict if the body names a stale version, or another CallError. content_type: the media type
+        of the patch. field_manager: the owner of the fields, None for a default. params: of the query. urgent: do not
+        wait for the limits of the client. deadline_s: of the whole call.
         """
         query = {**(params or {}), **({"fieldManager": field_manager} if field_manager else {})}
         return await self.requests.call(_Call("PATCH", path, query, deadline_s, urgent, body, content_type))

@@ -66,8 +66,9 @@ class SteadyTime:
     """The time of day for decisions. If the wall clock jumps, this time continues with the monotonic clock at first.
 
     A jump is logged, and reported by the next HOLD_READINGS readings, during which the caller changes nothing. After
-    that the corrected time counts: the API server's if it is known, because the server writes the times of objects,
-    else the wall clock's.
+    that the time is corrected if it is wrong by more than MAX_DIFFERENCE_S. The correct time is the API server's if it
+    is known and differs by more than MAX_DIFFERENCE_S from the wall clock's, because the server writes the times of
+    objects. Else it is the wall clock's.
     """
 
     def __init__(self, clock: Clock, server_ahead_s: Callable[[], float | None] = lambda: None) -> None:

@@ -202,8 +202,8 @@ class EventRecorder:
     async def _write(self, key: _EventKey, queued: _QueuedEvent) -> None:
         """Write an Event. If an equal Event was written in the same span of time, increase its count instead.
 
-        If that one has expired on the server, a new Event is written. Write nothing if another replica has written
-        the same Event: that replica counts it. Raises CallError.
+        If that Event has expired on the server, a new Event is written. Write nothing if another replica has written
+        the same Event, because that replica counts it. Raises CallError.
         """
         written_event = self._written_events.get(key)
         if written_event is not None and _span(queued.first_s) == _span(written_event.first_s):
@@ -253,7 +253,7 @@ class EventRecorder:
         self._remember(key, written_event)
 
     def _remember(self, key: _EventKey, written_event: _WrittenEvent) -> None:
-        """Remember a written Event, and forget the oldest one if there are too many."""
+        """Remember a written Event. Above _MAX_WRITTEN_EVENTS, forget the Event that was written least recently."""
         self._written_events[key] = written_event
         if len(self._written_events) > _MAX_WRITTEN_EVENTS:
             self._written_events.popitem(last=False)

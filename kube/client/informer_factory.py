@@ -32,28 +32,30 @@ class CallbackSink:
         self,
         put: Callable[[Any], None],
         drop: Callable[[Key], None],
-        changed: Callable[[], object] = _do_nothing,
-        listed: Callable[[str], object] = _do_nothing,
+        on_change: Callable[[], object] = _do_nothing,
+        on_list: Callable[[str], object] = _do_nothing,
     ) -> None:
-        """Take the functions: put(object), drop(key), changed() after each call of another one, listed(version of a
-        complete list).
+        """Take the functions: put(object), drop(key), on_list(version of a complete list), and on_change() after each
+        call of
+
+        another of them.
         """
-        self._put, self._drop, self._changed, self._listed = put, drop, changed, listed
+        self._put, self._drop, self._on_change, self._on_list = put, drop, on_change, on_list
 
     def put(self, obj: Any) -> None:
         """Call `put` with a new or changed object."""
         self._put(obj)
-        self._changed()
+        self._on_change()
 
     def drop(self, key: Key) -> None:
         """Call `drop` with the key of a deleted object."""
         self._drop(key)
-        self._changed()
+        self._on_change()
 
     def synced(self, version: str) -> None:
-        """Call `listed` with the version of a complete list."""
-        self._listed(version)
-        self._changed()
+        """Call `on_list` with the version of a complete list, "" if unknown."""
+        self._on_list(version)
+        self._on_change()
 
 
 class ConfigMapFollower(Generic[T]):
@@ -64,8 +66,9 @@ class ConfigMapFollower(Generic[T]):
     ) -> None:
         """Follow a ConfigMap with two functions.
 
-        read: reads the data, in a thread; it raises nothing. take: receives the result and the annotations, in the
-        event loop; the result is None if the ConfigMap does not exist.
+        read: returns the result for the data; it runs in a thread and must not raise. take: receives the result and the
+        annotations, in the event loop. The result is None, and the annotations are empty, if the ConfigMap does not
+        exist.
         """
         self._read, self._take = read, take
         self._newest: ConfigMap | None = None

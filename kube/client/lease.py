@@ -315,9 +315,10 @@ class Elector:
                 log.warning("renewal_failed", extra={"lease": self._lease.path, "why": repr(error)})
 
     async def _renew(self, spec: dict[str, Any]) -> bool:
-        """Write fields of the spec to our own Lease. Return False if we no longer hold it. Raises CallError.
+        """Write fields of the spec to our own Lease. Return False if we no longer hold it, or if it was deleted.
 
         spec: the fields. On a conflict the Lease is read, and the write is repeated once if the Lease is still ours.
+        Raises CallError.
         """
         sent_s = self._clock.monotonic()
         try:

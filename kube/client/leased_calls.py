@@ -35,9 +35,9 @@ class LeasedCalls:
     A write raises NotLeading, and is not sent, if another replica may hold the Lease.
     """
 
-    def __init__(self, calls: Calls, leads: Callable[[], bool]) -> None:
+    def __init__(self, calls: Calls, is_leading: Callable[[], bool]) -> None:
         """Take the calls, and a function that returns True while the Lease is ours. It is called before each write."""
-        self._calls, self._leads = calls, leads
+        self._calls, self._is_leading = calls, is_leading
 
     async def get(self, path: str) -> bytes:
         """Return the object. Raises NotFound."""
@@ -67,5 +67,5 @@ class LeasedCalls:
 
     def _check(self, method: str, path: str) -> None:
         """Raise NotLeading if the Lease is not ours."""
-        if not self._leads():
+        if not self._is_leading():
             raise NotLeading(method, path, 0, "not sent: another replica may hold the Lease")

@@ -81,17 +81,19 @@ async def run_together(*works: Callable[[], Coroutine[Any, Any, None]]) -> None:
             tasks.create_task(work())
 
 
-async def lead(elector: Elector, synced: Callable[[], Awaitable[None]], work: Callable[[], Awaitable[None]]) -> None:
-    """Wait until `synced` returns, then take part in the leader election, and run `work` in each term of this process.
+async def lead(
+    elector: Elector, wait_for_sync: Callable[[], Awaitable[None]], work: Callable[[], Awaitable[None]]
+) -> None:
+    """Wait for the first lists, then take part in the leader election, and run `work` in each term of this process.
 
     When a term ends because the Lease is lost, `work` is cancelled, and this process becomes a candidate again; work
-    that does not stop in time ends the process. Return when `work` returns; raise its exception. synced: returns once
-    every watch has a complete list.
+    that does not stop in time ends the process. Return when `work` returns; raise its exception. wait_for_sync: returns
+    once every watch has a complete list.
     """
 
     async def term(transitions: int) -> None:
         log.info("leading", extra={"transitions": transitions})
         await work()
 
-    await synced()
+    await wait_for_sync()
     await elector.run(term)

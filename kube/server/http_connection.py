@@ -60,7 +60,10 @@ class Timers:
         self._handles: dict[str, asyncio.TimerHandle] = {}
 
     def start(self, name: str, seconds: float) -> None:
-        """Call `expire` after some seconds, unless the timer is stopped before. name: of the timer."""
+        """Call `expire` after some seconds, unless the timer is stopped before.
+
+        name: of the timer, which must not be running.
+        """
         self._handles[name] = asyncio.get_running_loop().call_later(seconds, self._expire)
 
     def is_running(self, name: str) -> bool:

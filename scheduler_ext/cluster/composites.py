@@ -84,7 +84,7 @@ class CompositeGroups:
         self._composites[name] = composite
         if composite.parent:
             self._composites_below.setdefault((meta.namespace, composite.parent), {})[meta.name] = None
-        return self._changed_below(name)
+        return self._gangs_of_changed(name)
 
     def drop(self, namespace: str, name: str) -> Collection[GangKey]:
         """Remove a CompositePodGroup. Returns the PodGroups below it, whose terms may have changed, even if the
@@ -92,7 +92,7 @@ class CompositeGroups:
         """
         self._unlink((namespace, name))
         self._composites.pop((namespace, name), None)
-        return self._changed_below((namespace, name))
+        return self._gangs_of_changed((namespace, name))
 
     def put_gang(self, key: GangKey, parent: str, created: str, uid: str) -> None:
         """Add or update a PodGroup, and remove it from another tree.
@@ -154,7 +154,7 @@ class CompositeGroups:
             trees[root] = dict.fromkeys(oldest)
         return trees[root].keys()
 
-    def exceeds_limit(self, namespace: str, root: str) -> bool:
+    def may_exceed_limit(self, namespace: str, root: str) -> bool:
         """Return True if a tree has at least MAX_TREE_GANGS PodGroups, so that some may be left out of it."""
         return len(self.tree(namespace, root)) == MAX_TREE_GANGS  # a tree of exactly so many costs only some work
 
@@ -180,7 +180,8 @@ class CompositeGroups:
         if not below:
             self._composites_below.pop(above, None)
 
-    def _changed_below(self, name: _Name) -> Collection[GangKey]:
+    def _gangs_of_changed(self, name: _Name) -> Collection[GangKey]:
+        """Forget the cached trees of a namespace, and return all PodGroups below a CompositePodGroup that changed."""
         self._trees.pop(name[0], None)
         return self._ages_below(name).keys()
 
@@ -214,7 +215,7 @@ def _chain(composites: Mapping[_Name, _Composite], namespace: str, parent: str) 
             return _Chain(tuple(ancestors), f"the tree has more than {MAX_DEPTH} levels")
         composite = composites.get((namespace, parent))
         if composite is None:
-            return _Chain(tuple(ancestors), f"CompositePodGroup {parent[:80]} is not there", True)
+            return _Chain(tuple(ancestors), f"CompositePodGroup {parent[:80]} does not exist", True)
         ancestors.append(composite.terms)
         parent = composite.parent
     return _Chain(tuple(ancestors))

@@ -44,11 +44,12 @@ def _matches(rule: GroupRule, one_of: Set[tuple[str, str]], pod_labels: Mapping[
 def group_members(
     rules: Sequence[GroupRule], members: Iterable[GangMember], tier_of: Callable[[Level], int]
 ) -> dict[str, GangGroup]:
-    """Return uid -> group of each member that matches a rule. The first matching rule counts; other members are absent.
+    """Return uid -> group of each member that matches a rule. The first matching rule counts; other members are
+    absent.
 
     rules: of the gang. members: sorted by `rank_sort_key`. tier_of: returns the tier of a rule's level. A rule with a
     size and no keys cuts its members by rank into groups of that size. A member without a rank counts by its place
-    among them.
+    among the members of the rule.
     """
     found: dict[str, GangGroup] = {}
     counts, one_of = [0] * len(rules), [set(rule.one_of) for rule in rules]
@@ -410,7 +411,7 @@ class Gang:
     def priority(self) -> int:
         """The lowest priority of its members; members that are being deleted do not count. 0 if no other is left.
 
-        A quota on a class counts pods, so one pod lifts no others.
+        One member of a high priority raises no other, because quotas on a priority class count single pods.
         """
         return min((m.priority for m in self.members.values() if not m.terminating), default=0)
 

@@ -39,7 +39,7 @@ class GangTerms:
     layers: tuple[Layer, ...]  # the runs of ranks, the outermost first; the sizes divide each other
     layers_of_wishes: tuple[Layer, ...]  # the runs of ranks of all wishes, in no order
     multiples: tuple[int, ...]  # the multiples of pods on one host that are asked for, each >= 1, at least one
-    multiple: int  # what they have in common, without runs of ranks on one host
+    multiple: int  # the `common_multiple` of `multiples`; runs of ranks on one host are not included
     group_rules: tuple[GroupRule, ...]  # of the first wish with such rules
     mesh: tuple[tuple[str, int], ...]  # (axis of parallelism, ranks along it), the outermost first
     balanced: bool  # True if it prefers an equal number of pods under each leaf

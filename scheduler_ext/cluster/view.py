@@ -137,7 +137,8 @@ class ClusterView:
         """Drop the assumption where a pod goes, because the scheduler does not offer that node. Marks its gang as
         changed.
 
-        The node that `node_of` gives without the assumption is charged with the pod; for "" its room is released.
+        Then the pod is charged to the node that `node_of` gives without the assumption; its room is released if there
+        is none.
         """
         self.assumed_pods.forget(member.uid)
         self._charge(member)
@@ -177,7 +178,7 @@ class ClusterView:
     # Inside.
 
     def _charge(self, member: GangMember) -> None:
-        """Charge a member's node with its requests; release them if the member has no node."""
+        """Charge the node on which a member takes room with its requests; release them if it takes no room."""
         node = self.node_of(member)
         if node:
             self.snapshot.charge(member.uid, Charge(node, member.shape, member.priority))

@@ -33,11 +33,11 @@ class GangWaits:
         return wait.reason if wait is not None else None
 
     def update(self, key: GangKey, gated: tuple[GatedPod, ...], wait: Refusal | None, now_s: float) -> Notice | None:
-        """Store why a gang waits. Return the notice for the owner of its first gated pod, once it has waited for one
-        reason for REPORT_AFTER_S.
+        """Store why a gang waits. Return the notice for the owner of its first gated pod, if one is due, else None.
 
-        Repeated every REPORT_INTERVAL_S. None if no notice is due. gated: the gated pods. wait: None if the gang does
-        not wait. now_s: by the monotonic clock.
+        A notice is due once the gang has waited for one reason for REPORT_AFTER_S, and every REPORT_INTERVAL_S after
+        that. gated: the gated pods, at least one if the gang waits. wait: None if the gang does not wait. now_s: by the
+        monotonic clock.
         """
         known = self._by_gang.get(key)
         if wait is None:

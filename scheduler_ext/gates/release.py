@@ -267,8 +267,8 @@ class PlacerState(Enum):
     """Whether a process places gated pods, by the Lease."""
 
     PLACED = "Placed"  # a process holds it
-    SILENT = "Silent"  # no process has held it for less than the bound
-    GONE = "Gone"  # no process has held it for longer than the bound
+    SILENT = "Silent"  # its holder is late to renew it, and the bound is not reached
+    GONE = "Gone"  # its last renewal is older than the bound
 
 
 def silence_s(lease: Lease | None, wall_s: float) -> float:

@@ -40,7 +40,7 @@ NO_ROOM_LEFT = Refusal(RefusalReason.NO_ROOM, "no room is left for this member")
 
 
 def answer_filter(plans: Plans, member: GangMember, names: Sequence[str], rules: Rules, now_s: float) -> Answer:
-    """Narrow the nodes of a pod to one, or say why there is none. Never raises.
+    """Narrow the nodes of a pod to one, or say why there is none.
 
     names: nodes that passed every earlier filter; the answer keeps only such nodes. now_s: by the monotonic clock.
     rules: with `hold_incomplete` members of an incomplete gang are refused.
@@ -119,7 +119,7 @@ def _refusal_of(plan: GangPlan | None) -> Refusal:
 def scores_of(
     plans: Plans, member: GangMember, names: Sequence[str], rules: Rules, now_s: float, max_scores: int
 ) -> list[tuple[str, int]]:
-    """Score the named nodes: 10 for the planned node, and less with every tier away from the gang. Never raises.
+    """Score the named nodes: 10 for the planned node, and less with every tier away from the gang.
 
     Returns at most `max_scores` pairs (name, score 1..10), the best first; nodes with score 0 are left out. For a pod
     without a gang only one node has a score: its own place; or, if it fits on no named node and some named nodes are
@@ -335,7 +335,7 @@ def _rows(plans: Plans, names: Iterable[str]) -> list[int]:
 
 
 def _refuse(word: EventReason, detail: str, retry: bool = False) -> Answer:
-    """Refuse a pod on all nodes where no preemption would help."""
+    """Return the answer that refuses a pod on all nodes. The scheduler preempts for it on no node."""
     return Answer((), Refusal(word, detail), retry=retry)
 
 
@@ -437,9 +437,10 @@ MAX_SCORES = 256  # a long answer costs most (docs/facts/extender.md 1.9)
 
 
 def refuse_everywhere(plans: Plans, member: GangMember, rules: Rules, now_s: float) -> Answer:
-    """Answer about all nodes: without a refusal if the pod can go to some node, or the planner has no opinion.
+    """Answer about all nodes of the fabric: without a refusal if the pod can go to some node, or the planner has no
+    opinion.
 
-    Never raises. now_s: by the monotonic clock. rules: as for answer_filter().
+    now_s: by the monotonic clock. rules: as for answer_filter().
     """
     plans.view.settle(now_s)
     return answer_filter(plans, member, plans.view.fabric.hosts, rules, now_s)
@@ -465,8 +466,8 @@ def answer_prioritize(
 ) -> list[tuple[str, int]]:
     """Return at most MAX_SCORES pairs (name, score 1..10), the best first; nodes with score 0 are left out.
 
-    [] if there is no map, or the planner has no opinion about the pod. Never raises. names: the nodes of the request.
-    rules, now_s: as for `scores_of`.
+    [] if there is no map, or the planner has no opinion about the pod. names: the nodes of the request. rules, now_s:
+    as for `scores_of`.
     """
     return scores_of(plans, member, names, rules, now_s, MAX_SCORES)
 

@@ -382,7 +382,10 @@ def _exclude_for_group(fabric: Fabric, request: GangRequest, batch: PodBatch, pr
 
 
 def separating_tier(one: GangGroup, other: GangGroup) -> int:
-    """Return the highest tier of an exclusive one of two groups: they share no domain of it."""
+    """Return the tier in whose domains two groups may not meet: the highest tier of those of them that are exclusive.
+
+    At least one of them must be exclusive and have a tier.
+    """
     return max(each.tier for each in (one, other) if each.exclusive and each.tier is not None)
 
 

@@ -60,10 +60,9 @@ def nominate(
 ) -> list[Nomination]:
     """Decide the nominations to write for the pods of some gangs, in the order of the scheduler's questions.
 
-    Never raises.
-
     keys: gangs to look at; unknown ones are skipped. since_s: uid -> when our nomination was first shown on the pod, or
     last expired, by the clock of `now_s` (monotonic). choices: which schedulers' pods are nominated, and for how long.
+    The view is settled, and newly chosen nodes of pods without a gang are assumed in it.
     """
     view = plans.view
     nominations: list[tuple[int, str, Nomination]] = []

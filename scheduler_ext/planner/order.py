@@ -38,7 +38,7 @@ from turnout.scheduler_ext.planner.request import (
     planned_members,
 )
 from turnout.scheduler_ext.planner.seat_units import PlacedMembers, SeatUnits, begun_pods, has_units, seat_units
-from turnout.scheduler_ext.planner.trees import gangs_of_tree, held_back
+from turnout.scheduler_ext.planner.trees import gangs_of_tree, start_delays
 from turnout.topology.model import Refusal, RefusalReason
 
 # (SeatClass, -priority, above the min, not nominated, created, version, uid): the smallest is planned first.
@@ -242,7 +242,7 @@ def waiting_partners(
     of the set. plan_of: returns the current plan of a gang.
     """
     if together and together[0].terms.ancestors:
-        return held_back(view, together, partial(can_start, view, plan_of))
+        return start_delays(view, together, partial(can_start, view, plan_of))
     detail = missing_partner(view, together, plan_of)
     return {gang.key: detail for gang in together} if detail else {}
 

@@ -68,11 +68,11 @@ PlacementStrategy = Callable[[Fabric, GangRequest, Sequence[PodBatch], RoomOf, W
 
 
 def place(fabric: Fabric, request: GangRequest, room_of: RoomOf, work: Work | None = None) -> GangPlan:
-    """Plan a whole gang, and check the plan against every hard term. Raises nothing.
+    """Plan a whole gang, and check the plan against every hard term.
 
     room_of: gives the room that the gang may use. work: counts the steps of work, and limits them; None for the usual
-    limit of one gang. If the min finds no place, the plan has a refusal and no hosts. So has a plan that breaks a hard
-    term: this is a fault of the planner, and nobody is bound by it.
+    limit of one gang. If the min finds no place, the plan has a refusal and no hosts. A plan that breaks a hard term is
+    a fault of the planner: it is replaced by such a refusal.
     """
     work = work or Work()
     plan = plan_or_rejection(fabric, request, _plan_with_relaxations(fabric, request, room_of, work))
@@ -263,9 +263,9 @@ def _fit(fabric: Fabric, request: GangRequest, batches: Sequence[PodBatch], room
 
 
 def _better(fabric: Fabric, best: GangPlan | None, plan: GangPlan) -> GangPlan:
-    """Return the better of two plans with a refusal: the one with more members, of two without hosts the second.
+    """Return the better of two plans with a refusal: more members with a host come first, then fewer switches.
 
-    best: None for no plan yet.
+    best: None for no plan yet. If it has no hosts, `plan` is returned.
     """
     is_better = best is None or not best.hosts or plan_sort_key(fabric, plan) < plan_sort_key(fabric, best)
     return plan if best is None or is_better else best

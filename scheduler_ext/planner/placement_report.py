@@ -61,7 +61,8 @@ def default_hosts(view: ClusterView, gang: Gang) -> list[int] | None:
     """Return the host id of each bound member in rank order, as default scheduling would choose it on the same
     capacity.
 
-    The capacity is the free capacity plus the use of the gang itself. None if the gang does not fit so.
+    The capacity is the free capacity plus the use of the gang itself. None if the gang does not fit so. The node of
+    each bound member must be in the tables.
     """
     snapshot, bound = view.snapshot, bound_members(gang)
     for member in bound:

@@ -417,7 +417,7 @@ class Plans:
                 self._put(gang, refuse_for_partner(gang.key, delays[gang.key]), stored.position)
                 if gang.key in with_hosts:  # seats that were reserved only now have displaced no gang
                     self._requeue_refused()
-        if self._trees.gained_followers(partners, with_hosts, self.current_plan):
+        if self._trees.may_followers_start(partners, with_hosts, self.current_plan):
             self._requeue_refused()
         return moved - {gang.key for gang in partners}
 

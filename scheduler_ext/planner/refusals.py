@@ -31,12 +31,12 @@ def refuse_incomplete(request: GangRequest) -> Refusal | None:
         if not gang.sizing.wish.groups:
             return None
         return Refusal(
-            RefusalReason.NO_ROOM, f"its groups are formed once all are there: {present} of {gang.min_pods} pods"
+            RefusalReason.NO_ROOM, f"its groups are formed once all its pods exist: {present} of {gang.min_pods} exist"
         )
     roles = Counter(member.membership.role for member in gang.living())
     for role, min_pods in gang.min_by_role:
         if roles[role] < min_pods:
-            detail = f"of its pods {role} {roles[role]} are there, {min_pods} must start together"
+            detail = f"role {role} has {roles[role]} pods, {min_pods} must start together"
             return Refusal(RefusalReason.NO_ROOM, detail)
     return None
 

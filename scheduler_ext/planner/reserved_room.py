@@ -330,8 +330,7 @@ def room_beside_plans(
 
 
 def free_beside_plans(reserved: ReservedRoom, without: PodsOnRows, extra_pods: PodsOnRows = ()) -> FreeOf:
-    """Return a function that gives the free size of each row beside the standing plans: see
-    ClusterSnapshot.free_sizes.
+    """Return a function that gives the free size of each row beside the standing plans, as `ReservedRoom.free_sizes`.
 
     reserved: the room of the plans. without: reserved pods whose room may be used. extra_pods: pods that count as
     placed.

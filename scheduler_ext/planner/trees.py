@@ -1,7 +1,7 @@
 """Gangs in a tree of PodGroups: how many of them must start together, and the domain that they share at each level.
 
-The gangs of a tree are one set (`order.py`). A level of the tree is required of each gang below it, too. Here is
-decided that they get the same domain of it.
+The gangs of a tree are one set (`order.py`). A level of the tree is required of each gang below it, too. This module
+chooses the one domain of that level for all of them.
 """
 
 from __future__ import annotations
@@ -43,13 +43,12 @@ def _oldest_gangs(view: ClusterView, gang: Gang) -> list[Gang]:
     return [other for key in keys if (other := view.gangs.get(key)) is not None and other.terms.ancestors]
 
 
-def held_back(view: ClusterView, together: Sequence[Gang], can_start: Callable[[Gang], bool]) -> dict[GangKey, str]:
-    """Return gang -> why it may not start: too few groups of one of its ancestors can start, the outermost such one.
+def start_delays(view: ClusterView, together: Sequence[Gang], can_start: Callable[[Gang], bool]) -> dict[GangKey, str]:
+    """Return gang -> why it may not start: too few groups of one of its ancestors can start. Gangs that may start are
+    absent.
 
-    Gangs that may start are absent.
-
-    together: all gangs of one tree (`gangs_of_tree`). can_start: returns True for a gang that has started or has a
-    place.
+    The text names the outermost such ancestor. together: all gangs of one tree (`gangs_of_tree`). can_start: returns
+    True for a gang that has started or has a place.
     """
     counts = _count_starting(view, together, can_start)
     found: dict[GangKey, str] = {}
@@ -107,8 +106,9 @@ class SharedDomains:
     def delay_beyond_limit(self, gang: Gang, can_start: Callable[[Gang], bool]) -> str:
         """Return why a gang beyond the MAX_TREE_GANGS oldest PodGroups of its tree waits; "" if it may be planned.
 
-        It follows once enough of the set below each of its ancestors can start: so it has a domain to follow.
-        can_start: returns True for a gang that has started or has a place.
+        It may be planned once enough of the groups below each of its ancestors can start, because then it has a domain
+        to follow. "" also for a gang of no tree or within the limit. can_start: returns True for a gang that has
+        started or has a place.
         """
         view, ancestors = self._view, gang.terms.ancestors
         if not ancestors or gang.key in view.groups.composites.tree(gang.key.namespace, ancestors[0].name):
@@ -120,15 +120,16 @@ class SharedDomains:
         name = gang.terms.ancestors[0].name[:80]
         return f"CompositePodGroup {name} has more than {MAX_TREE_GANGS} PodGroups, and the oldest of them come first"
 
-    def gained_followers(self, together: Sequence[Gang], before: Collection[GangKey], plan_of: PlanOf) -> bool:
-        """Return True if the set of a tree has just got its first places, and gangs beyond MAX_TREE_GANGS may follow.
+    def may_followers_start(self, together: Sequence[Gang], before: Collection[GangKey], plan_of: PlanOf) -> bool:
+        """Return True if the set of a tree has just got its first places, and gangs beyond MAX_TREE_GANGS may be
+        planned now.
 
         together: the set. before: the gangs of the set that had places before. plan_of: returns the current plan of a
-        gang, None for none. False for a set of no tree, and for a tree with at most MAX_TREE_GANGS gangs.
+        gang, None for none. False for a set of no tree, and for a tree with fewer than MAX_TREE_GANGS PodGroups.
         """
         if not together or before or not (ancestors := together[0].terms.ancestors):
             return False
-        may_be_cut = self._view.groups.composites.exceeds_limit(together[0].key.namespace, ancestors[0].name)
+        may_be_cut = self._view.groups.composites.may_exceed_limit(together[0].key.namespace, ancestors[0].name)
         plans = (plan_of(gang.key) for gang in together) if may_be_cut else ()
         return any(plan is not None and plan.hosts for plan in plans)
 

@@ -165,7 +165,7 @@ class Extender:
         """Return True if a pod that is being created is to wait behind our scheduling gate. The view is not needed."""
         return needs_gate(review, GateRule(self.rules.gated_schedulers, self.rules.gpu_resources))
 
-    def unready(self) -> str | None:
+    def unready_reason(self) -> str | None:
         """Return what is missing until every watch has shown a whole list and the map was read; None after that."""
         return self.watches.missing()
 

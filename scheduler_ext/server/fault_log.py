@@ -16,14 +16,14 @@ log = logging.getLogger("turnout.scheduler_ext.faults")
 
 
 class FaultLog:
-    """Logs exceptions by kind and place, each place at most once in LOG_INTERVAL_S. clock: monotonic seconds."""
+    """A log of exceptions by kind and place: each place at most once in LOG_INTERVAL_S. clock: monotonic seconds."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._logged_s: dict[str, float] = {}  # place in our code -> when it was logged
 
     def call(self, event: str, decide: Callable[[], _T], default: _T, **fields: str) -> _T:
-        """Return what `decide` returns; `default` if it raises, which is reported as `event`.
+        """Return the result of `decide`; `default` if it raises. The exception is reported as `event`, with `fields`.
 
         So a fault of ours with one object does not end the program, and the work on all others goes on.
         """

@@ -114,7 +114,7 @@ class VerbHandler:
             return refuse(415, "a compressed body is not read", Outcome.COMPRESSED)
         if (request.content_length or 0) > self._max_body_bytes(verb):
             return refuse(413, f"a body holds at most {self._max_body_bytes(verb)} bytes", Outcome.TOO_LARGE)
-        if verb is not Verb.GATE and (why := self._extender.unready()) is not None:
+        if verb is not Verb.GATE and (why := self._extender.unready_reason()) is not None:
             return refuse(503, f"not ready: {why}", Outcome.UNREADY)
         return None
 
@@ -217,7 +217,7 @@ class HealthPages:
         self._leaving = True
 
     def _unready(self) -> str | None:
-        return "leaving" if self._leaving else self._extender.unready()
+        return "leaving" if self._leaving else self._extender.unready_reason()
 
     def _view(self, request: web.BaseRequest) -> web.Response:
         """Return the page that describes the extender's state as JSON. 404 unless the caller is local (`is_local`)."""

@@ -42,21 +42,21 @@ class Metrics:
     """All series of an extender, or of a nominator's planner. A label never contains text of a caller or tenant."""
 
     def __init__(self, component: str = "extender") -> None:
-        """component: the program that serves these metrics, extender or nominator."""
+        """Create all series. component: the program that serves these metrics, extender or nominator."""
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self._component = component
         self.registry = registry = CollectorRegistry()
         ProcessCollector(registry=registry)
         register_build_info(registry, component)
-        self._requests(registry)
-        self._map(registry)
+        self._add_request_series(registry)
+        self._add_map_series(registry)
         self.refused_answers = Counter(
             "turnout_extender_refused_answers",
             "Answers that give a pod no place, retries included.",
             ["reason"],
             registry=registry,
         )
-        self._gangs(registry)
+        self._add_gang_series(registry)
         self.unjudged_answers = Counter(
             "turnout_extender_unjudged_answers",
             "Answers without a decision for pods that request GPUs.",
@@ -71,7 +71,7 @@ class Metrics:
         start_at_zero(self.reloads, (outcome.value for outcome in MapOutcome))
         start_at_zero(self.tls_reloads, ("taken", "refused"))
 
-    def _requests(self, registry: CollectorRegistry) -> None:
+    def _add_request_series(self, registry: CollectorRegistry) -> None:
         """Create the series about requests."""
         prefix = "turnout_extender_"
         self.duration = Histogram(
@@ -98,7 +98,7 @@ class Metrics:
         self.in_flight = Gauge(f"{prefix}requests_in_flight", "Requests being read or answered.", registry=registry)
         self.connections = Gauge(f"{prefix}connections", "Open connections to the verbs.", registry=registry)
 
-    def _gangs(self, registry: CollectorRegistry) -> None:
+    def _add_gang_series(self, registry: CollectorRegistry) -> None:
         """Create the series about gangs."""
         self.gangs = Gauge("turnout_gangs", "Gangs, by state.", ["state"], registry=registry)
         self.plans_rejected = Counter(
@@ -136,7 +136,7 @@ class Metrics:
             registry=registry,
         )
 
-    def _map(self, registry: CollectorRegistry) -> None:
+    def _add_map_series(self, registry: CollectorRegistry) -> None:
         """Create the series about the map of switches."""
         prefix = "turnout_topology_"
         self.hosts = Gauge(f"{prefix}hosts", "Hosts on the map in use.", registry=registry)

@@ -82,8 +82,9 @@ class OwnerReports:
             self._notify_owner(member, EventReason.GANG_UNKNOWN, refusal.detail)
 
     def report_faults(self, member: GangMember) -> None:
-        """Report to the owner the annotations of a pod that cannot be read, and newly the parts of wishes that are not
-        kept.
+        """Report to the owner the annotations of a pod that cannot be read, at each call.
+
+        Also report the terms of wishes that are not kept, unless they are the ones reported last for its gang.
         """
         if member.membership.faults:
             self._notify_owner(member, EventReason.BAD_ANNOTATION, "; ".join(member.membership.faults))

@@ -55,7 +55,7 @@ class ExtenderVerbs(Protocol):
         """Return True if a pod that is being created is to wait behind our scheduling gate."""
         ...
 
-    def unready(self) -> str | None:
+    def unready_reason(self) -> str | None:
         """Return why no answer can be given yet; None when answers can be given."""
         ...
 

@@ -52,9 +52,11 @@ class WatchState:
         self._reservation_faults: dict[str, str] = {}  # why keys cannot be read, as it was logged
 
     def put_reservations(self, data: Mapping[str, str]) -> None:
-        """Reserve nodes as the ConfigMap states, and no others. A key that cannot be read is logged once.
+        """Reserve nodes as the ConfigMap states, and release the reservations that it stated before and states no
+        longer.
 
-        data: of the ConfigMap; {} if it does not exist. Reservations whose time is over are not used.
+        A reservation of this process that is not published yet stays. A key that cannot be read is logged once. data:
+        of the ConfigMap; {} if it does not exist. Reservations whose time is over are not used.
         """
         wall_s = self._clock.wall()
         reservations, faults = read_reservations(data, wall_s)
@@ -240,8 +242,8 @@ class Watches(InformerFactory, WatchState):
     def _take_map(self, draft: MapDraft | None, annotations: Mapping[str, str]) -> None:
         """Use a new map if it is accepted, and count, log and report the outcome.
 
-        draft: the map read from the ConfigMap; None if the ConfigMap is deleted. annotations: of the ConfigMap. The
-        first map that is accepted is not reported.
+        draft: the map read from the ConfigMap; None if the ConfigMap is deleted. annotations: of the ConfigMap. A map
+        that is accepted at the first read is not reported.
         """
         first = not self._follower.has_synced
         verdict = self._map.update(draft, annotations)

@@ -241,7 +241,7 @@ class Repairer:
         notify: Callable[[Notice], None],
         reservations: ReservationWriter,
     ) -> None:
-        """notify: receives the notices for the owners of pods."""
+        """Start without stuck gangs. notify: receives the notices for the owners of pods."""
         self._watches, self._calls, self._clock, self._notify = watches, calls, clock, notify
         self._reservations = reservations
         self._plans, self._view = watches.plans, watches.plans.view

@@ -68,12 +68,14 @@ class GateWriter:
         self._due_single_pods: dict[str, None] = {}  # uids of gated pods without a gang
         self._busy: set[GangKey | str] = set()
         self._postponed: dict[GangKey, float] = {}  # gang -> since when it waits for a nomination of another gang
-        self._leads = False
+        self._is_leading = False
         self._wake = asyncio.Event()
         metrics.show_gated_pods(lambda: len(self._gated.by_uid))
         # A follower does not know why gangs wait.
         metrics.show_oldest_gates(
-            lambda: gate_waits(self._view, self._gated.by_uid, self._gang_waits, clock.wall()) if self._leads else ()
+            lambda: (
+                gate_waits(self._view, self._gated.by_uid, self._gang_waits, clock.wall()) if self._is_leading else ()
+            )
         )
         self._view.lifts_gates = True
         watches.follow_pods(self.observe_pod, self.drop)
@@ -133,11 +135,11 @@ class GateWriter:
         if self._evictor is not None:
             self._evictor.forget_all()
         self._plans.forget_plans()  # our plans may differ from the plans of a former leader
-        self._leads = True
+        self._is_leading = True
         try:
             await self._process_changes()
         finally:
-            self._leads = False
+            self._is_leading = False
             self._due_gangs.clear()
 
     async def _process_changes(self) -> None:
@@ -170,7 +172,7 @@ class GateWriter:
     # Which gangs are due.
 
     def _mark_due(self, key: GangKey) -> None:
-        if self._leads:  # otherwise the first tick of a term finds it
+        if self._is_leading:  # otherwise the first tick of a term finds it
             self._due_gangs[key] = None
             self._wake.set()
 

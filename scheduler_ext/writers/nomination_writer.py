@@ -64,7 +64,7 @@ class NominationWriter:
         self._nominated_nodes: dict[str, str] = {}
         self._sent = PendingWrites[str, str](SENT_S)  # by uid, the nominated node
         self.due: dict[GangKey, None] = {}  # the gangs that are due, while this replica leads
-        self._leads = False
+        self._is_leading = False
         self._wake = asyncio.Event()
         self._patch_slots = asyncio.Semaphore(MAX_PATCHES)
         watches.follow_pods(self.observe_pod)
@@ -95,7 +95,7 @@ class NominationWriter:
             self._view.unconfirmed_nominations.pop(uid, None)
         if member.nominated and not (member.nominated_by_us and self._is_outdated(uid, member.nominated)):
             return
-        if self._leads:  # a term begins with every waiting gang
+        if self._is_leading:  # a term begins with every waiting gang
             self.due[member.membership.key] = None
             self._wake.set()
 
@@ -105,11 +105,11 @@ class NominationWriter:
         So a former leader writes nothing.
         """
         self._plans.forget_plans()  # our plans may differ from the plans of a former leader
-        self._leads = True
+        self._is_leading = True
         try:
             await self._process_changes()
         finally:
-            self._leads = False
+            self._is_leading = False
             self.due.clear()
 
     async def _process_changes(self) -> None:

@@ -1,8 +1,7 @@
 """Remove our gate from all waiting pods, without asking the planner.
 
-It is used when Turnout is uninstalled, or when no process places pods.
-
-While the Lease has been silent for less than the bound, each gang gets an Event once an hour instead.
+It is used when Turnout is uninstalled, or when no process places pods. While the Lease has been silent for less than
+the bound, each gang gets an Event instead, once an hour.
 """
 
 from __future__ import annotations
@@ -175,7 +174,10 @@ async def release_unplaced(
     gangs: dict[GangKey, GatedPod] = {}
     async for pod, gated in list_gated_pods(pods, namespace, 0.0, wall_s):
         gangs.setdefault(membership(pod).key, gated)
-    detail = f"nobody holds the Lease {lease}: nobody places gated pods, and they are let go after {older_s:.0f} s"
+    detail = (
+        f"no process holds the Lease {lease}, so no process places gated pods; their gates are lifted once it has had "
+        f"no holder for {older_s:.0f} s"
+    )
     for gated in gangs.values():
         ref = ObjectRef("Pod", "v1", gated.namespace, gated.name, gated.uid)
         events.emit(ref, "Warning", EventReason.NOBODY_PLACES.value, detail, wall_s)

@@ -40,7 +40,7 @@ class ReservationWriter:
         notify: Callable[[Notice], None],
         configmap: str,
     ) -> None:
-        """notify: receives the notices for the owners of pods. configmap: namespace/name of the reservations."""
+        """Start without reservations. notify: receives notices for the owners of pods. configmap: namespace/name."""
         self._watches, self._calls, self._clock, self._notify = watches, calls, clock, notify
         self._plans, self._metrics = watches.plans, metrics
         namespace, _, self._name = configmap.partition("/")

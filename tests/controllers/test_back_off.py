@@ -123,7 +123,7 @@ def test_a_pod_that_fails_again_goes_at_once_and_comes_after_the_pause():
     raw, outcome = fails(EXIT_CODE, 5, beside=[pod(0)])
     assert (len(outcome.writes), outcome.status_first, outcome.requeue_s) == (1, True, 20)
     (said,) = [each for each in outcome.events if each.reason is Reason.BACK_OFF]
-    assert (said.text, said.warning) == ("Worker 1 failed again and again: recreated in 20 s", True)
+    assert (said.text, said.warning) == ("Worker 1 failed several times in a row: recreated in 20 s", True)
     waits = looked(raw, pod(0), now_s=NOW_S + 19)
     assert (created(waits), waits.requeue_s, list(waits.events)) == ([], 1, [])
     assert created(looked(raw, pod(0), now_s=NOW_S + 20)) == ["bert-worker-1"]
@@ -142,7 +142,7 @@ def test_many_that_fail_together_are_one_event():
         outcome = looked(raw, *dead)
         raw = with_status(raw, outcome)
     (text,) = [each.text for each in outcome.events if each.reason is Reason.BACK_OFF]
-    assert text == "Worker 0, 1, 2, 3, 4, 5, 6, 7 and 12 others failed again and again: recreated in 10 s"
+    assert text == "Worker 0, 1, 2, 3, 4, 5, 6, 7 and 12 others failed several times in a row: recreated in 10 s"
 
 
 def test_a_deadline_that_is_nearer_is_looked_at_first():

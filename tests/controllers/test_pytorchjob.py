@@ -291,6 +291,7 @@ GPU = {**CONTAINER, "resources": {"limits": {"nvidia.com/gpu": "8"}}}
             GangSettings(gate_pods=True), GPU, [{"name": "a/x"}], [{"name": "a/x"}, OURS], id="beside another's"
         ),
         pytest.param(GangSettings(gate_pods=True), GPU, [OURS], [OURS], id="once"),
+        pytest.param(GangSettings(gate_pods=True), GPU, ["a/x"], ["a/x", OURS], id="after a gate that is no object"),
         pytest.param(GangSettings(gate_pods=True), CONTAINER, None, None, id="not without an accelerator"),
         pytest.param(GangSettings(), GPU, None, None, id="not unless it is asked for"),
     ],

@@ -147,6 +147,15 @@ class TestRoom:
         s.put_node(world.node("a", **change))
         assert bool(s.changed_rows) is told
 
+    def test_the_capacity_counts_where_a_node_states_nothing_allocatable(self):
+        before, after = world.node("a", gpus=8), world.node("a", gpus=4)
+        for each in (before, after):
+            each.status.capacity, each.status.allocatable = each.status.allocatable, None
+        s = snapshot(before)
+        assert s.room(GPU1).tolist() == [8]
+        s.put_node(after)
+        assert s.room(GPU1).tolist() == [4]
+
 
 class TestPreemption:
     def test_room_above_a_priority_thinks_lesser_pods_away(self):

@@ -54,7 +54,7 @@ class Scripted:
         self._note("gates", review.namespace)
         return True
 
-    def unready(self):
+    def unready_reason(self):
         return self.why_unready
 
     def describe(self):

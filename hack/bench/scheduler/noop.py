@@ -38,7 +38,7 @@ class NoopExtender:
     def gates(self, review: Review) -> bool:
         return False
 
-    def unready(self) -> str | None:
+    def unready_reason(self) -> str | None:
         return None
 
     def describe(self) -> dict[str, Any]:

@@ -391,9 +391,9 @@ def test_a_stranger_to_the_view_may_be_asked_about_in_every_verb():
     assert story.view.prioritize(pod, story.stage.names) == []
     victims = {"a0": Victims(("u",))}
     assert story.view.preempt(pod, victims) == victims
-    assert story.view.unready() is None
+    assert story.view.unready_reason() is None
     story.view.watches.unseen = "waiting for the first list of pods"
-    assert story.view.unready() == "waiting for the first list of pods"
+    assert story.view.unready_reason() == "waiting for the first list of pods"
 
 
 def test_the_account_of_the_world_says_who_waits_for_what():

@@ -219,7 +219,7 @@ def test_groups_wait_until_as_many_pods_exist_as_must_start():
     stage.group(policy(4))
     pods = parted([2, 2])
     assert not stage.schedule(pods[:3])
-    assert any("3 of 4 pods" in notice.detail for notice in stage.told)
+    assert any("3 of 4 exist" in notice.detail for notice in stage.told)
     placed = stage.schedule(pods)
     assert len(placed) == 4
     assert all_of(runs(2), shares(2, 2))(placed)

@@ -145,7 +145,7 @@ def test_a_member_that_comes_back_joins_the_domain_of_the_others():
 @pytest.mark.parametrize(
     ("composites", "parent", "says"),
     [
-        pytest.param([], "none", "CompositePodGroup none is not there", id="the parent is not there"),
+        pytest.param([], "none", "CompositePodGroup none does not exist", id="the parent is not there"),
         pytest.param([composite("up", 1, "up")], "up", "up is above itself", id="it is its own parent"),
         pytest.param(
             [composite("x", 1, "y"), composite("y", 1, "x")], "x", "x is above itself", id="a cycle of two"
@@ -155,7 +155,7 @@ def test_a_member_that_comes_back_joins_the_domain_of_the_others():
             "the tree has more than 4 levels", id="a tree of five levels"
         ),
         pytest.param(
-            [composite("up", 1, level=RACK, namespace="other")], "up", "up is not there", id="one of another namespace"
+            [composite("up", 1, level=RACK, namespace="other")], "up", "up does not exist", id="of another namespace"
         ),
     ],
 )  # fmt: skip

@@ -150,7 +150,7 @@ OURS = [
         "one leaf", told="names 'example.com/x', which is no level here"),
     row("ours: none, left to the scheduler", volcano(4, notes=ours("none")), "no opinion"),
     row("ours: a tier beside preferred", volcano(4, notes=ours("preferred", topology_tier="2")), "one leaf",
-        told="topology-tier has no meaning beside preferred"),
+        told="topology-tier has no meaning with turnout.dev/topology: preferred"),
     row("ours: a word nearly ours", volcano(4, notes={"turnout.dev/min-worker": "2"}), "one leaf",
         bad="turnout.dev/min-worker is not read: did you mean turnout.dev/min-workers?"),
     row("ours: a pod of no gang", [pod("ray-worker-x", 8, ours("required"))], "anywhere",
