@@ -89,7 +89,9 @@ class LocalCluster:
 
     @property
     def address(self) -> str:
-        """Give the URL of its API without any secret."""
+        """The URL of its API without a secret. For an attached cluster it is `url`, which may have a token in its
+        path.
+        """
         return self.url if self.served is None else self.served.address
 
     async def add_nodes(self, places: Sequence[NodeSpec], gpus: int, kubelet: tuple[str, int] = ("", 0)) -> None:

@@ -122,8 +122,8 @@ def with_only_tiers(fabric: Fabric, tiers: Sequence[int]) -> Fabric:
 
 
 def fabric_of_switches(fabric: Fabric, tier: int) -> Fabric:
-    """Return the fabric whose hosts are the switches of a tier: a host's id is the switch's number, its name "0", "1"
-    ...
+    """Return the fabric whose hosts are the switches of a tier. A host's id is the switch's number, its name that
+    number.
 
     tier: of `fabric`, below its top. Each such host has a switch of tier 1 for itself, because switches are counted: a
     gang costs more on two of them than on one. Tiers from 2 on are those of `fabric` above `tier`.

@@ -265,7 +265,7 @@ def read_yaml(text: str) -> ParsedMap:
 
 
 class _Reader:
-    """Collects entries and faults during one walk through the nodes of a document."""
+    """The entries and faults that one walk through the nodes of a document has found so far."""
 
     def __init__(self) -> None:
         self.entries: list[MapEntry] = []
@@ -506,7 +506,7 @@ def _without_comment(line: str) -> str:
 
 
 def _line_fault(fields: list[str]) -> str:
-    """Return a sentence about the fault of a line's fields, "" if there is none. fields: the words of the line."""
+    """Return a sentence about the fault of a line, "" if there is none. fields: the words of the line."""
     if len(fields) != 3:
         return f"a line holds three fields, asw psw node-ip; this one holds {len(fields)}"
     return switch_fault(fields[0]) or switch_fault(fields[1]) or host_fault(fields[2])

@@ -112,7 +112,8 @@ class MapInUse:
         """
         if draft is None:
             self._last_input = None
-            return MapDecision(None, MapOutcome.MISSING, "the topology ConfigMap is gone; the last good map stays")
+            detail = "the topology ConfigMap does not exist; the last good map stays"
+            return MapDecision(None, MapOutcome.MISSING, detail)
         confirmed = annotations.get(CONFIRMED_MAP_ANNOTATION, "")
         if (draft.digest, confirmed) == self._last_input:
             return None  # only a label changed, or the watch listed the ConfigMap again

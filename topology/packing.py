@@ -275,7 +275,7 @@ _Table = list[tuple[int, Counts, Counts]]  # the result of DomainPacker._table
 
 
 class DomainPacker:
-    """Places pods in domains of one fabric with the fewest switches. The room is taken as given and never changed."""
+    """A search for the domains of one fabric in which pods need the fewest switches. The room is never changed."""
 
     __slots__ = ("_anchored", "_room")
 

@@ -396,7 +396,7 @@ def placement_of(fabric: Fabric, slots: Iterable[tuple[int, int]], request: Plac
     for host, pods in slots:
         total[host] += pods
     counts = sorted((+total).items())
-    tier = common_tier(fabric, [*(host for host, _ in request.anchors), *total])
+    tier = common_tier(fabric, [*(host for host, _ in request.anchors), *(host for host, _ in counts)])
     return Placement(in_rank_order(fabric, counts, request.anchors), tier, sum(total.values()))
 
 

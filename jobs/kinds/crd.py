@@ -35,7 +35,7 @@ class Crd:
 
 
 def _name_rule(crd: Crd) -> tuple[str, str]:
-    """Return (CEL rule on the length of an object's name, its message). The controllers check further rules on names."""
+    """Return (CEL rule on the length of an object's name, its message). Controllers check further rules on names."""
     return f"self.metadata.name.size() <= {crd.max_name}", f"the name must have at most {crd.max_name} characters"
 
 

@@ -23,7 +23,7 @@ class FaultRule:
     resource: str = ""  # "" for any
     code: int = 0  # HTTP status of the refusal, 0 for none
     slow_s: float = 0.0  # how much longer the answer takes, in seconds
-    drop: bool = False  # running watches end at once, and no request is refused
+    drop: bool = False  # True: running watches end once, when the rule is added
     retry_after_s: int = 1  # sent with a 429
     times: int = 1  # how many requests it still applies to, >= 1
 
@@ -47,7 +47,7 @@ class FaultRules:
         """Add a rule from decoded JSON, an object with the fields of FaultRule.
 
         A rule with neither a code nor a delay is not stored. The caller carries out `drop`. Raises ApiRefusal (400) for
-        unknown fields and values that are out of bounds, and TypeError for a `slow_s` or `times` that is no number.
+        another document, for unknown fields, and for values of a wrong type or out of bounds.
         """
         known = set(FaultRule.__dataclass_fields__)
         if not isinstance(document, dict) or (odd := sorted(set(document) - known)):
@@ -55,8 +55,10 @@ class FaultRules:
                 "BadRequest", f"a fault has {sorted(known)}" + (f", not {odd}" if isinstance(document, dict) else "")
             )
         fault = FaultRule(**document)
-        if fault.verb not in _VERBS or (fault.code and fault.code not in _CODES):
+        if fault.verb not in _VERBS or fault.code not in (0, *_CODES):
             raise ApiRefusal("BadRequest", f"a fault's verb is one of {_VERBS[1:]}, its code one of {sorted(_CODES)}")
+        if not isinstance(fault.slow_s, int | float) or not isinstance(fault.times, int):
+            raise ApiRefusal("BadRequest", "slow_s is a number of seconds, times a whole number")
         if not 0 <= fault.slow_s <= _LONGEST_S or fault.times < 1:
             raise ApiRefusal("BadRequest", f"slow_s is from 0 to {_LONGEST_S:g}, times at least 1")
         if fault.code or fault.slow_s:

@@ -16,9 +16,9 @@ from turnout.simulator.api.writes.deletion import FOREGROUND, ORPHAN, DeleteOpti
 
 
 def collect(store: Store) -> int:
-    """Collect garbage: check every object that has changed since the last call, and those that change thereby.
+    """Collect garbage: check every object in `owner_index.to_check`, and those that are added to it meanwhile.
 
-    Return the number of writes and deletions.
+    Return the number of writes and deletions. Afterwards `to_check` is empty.
     """
     done = 0
     while store.objects.owner_index.to_check:
@@ -117,7 +117,8 @@ def _delete_in_foreground(store: Store, kind: ResourceKind, stored: Stored) -> i
     """Remove the finalizer `foregroundDeletion` of an object if no dependent blocks its deletion; else mark the
     dependents.
 
-    Return 1 if the finalizer was removed, else 0: then the dependents are marked, and later steps delete them.
+    Return 1 if the finalizer was removed, else 0: then the dependents are in `owner_index.to_check`, and later steps
+    delete them or remove their references to the object.
     """
     uid = stored.obj["metadata"]["uid"]
     dependents = store.objects.dependents(uid)

@@ -8,7 +8,7 @@ NAME = "turnout-local"  # of its cluster, user and context
 
 
 def prefix(token: str) -> str:
-    """Return the prefix of a URL's path by which a caller shows this token; the path proper follows it."""
+    """Return the start of a URL's path that shows a token, such as /token/abc. The path of the API follows it."""
     return f"/token/{token}"
 
 

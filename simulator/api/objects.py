@@ -30,7 +30,7 @@ class ObjectTable:
         self._encoder = msgspec.json.Encoder()
 
     def of(self, kind: ResourceKind) -> dict[Key, Stored]:
-        """Return the objects of a kind by key; the mapping is the table's own."""
+        """Return the objects of a kind by (namespace, name). The mapping is the table's own."""
         return self._objects.setdefault(kind.resource, {})
 
     def at(self, kind: ResourceKind, version: int) -> dict[Key, Stored]:

@@ -15,7 +15,7 @@ _EQUAL = re.compile(r"^\s*([^\s=!,()]+)\s*(==|=|!=)\s*([^\s=!,()]*)\s*$")
 _EXISTS = re.compile(r"^\s*(!?)\s*([^\s=!,()]+)\s*$")
 
 
-def selected(kind: ResourceKind, labels: str, fields: str) -> ObjectPredicate:
+def object_predicate(kind: ResourceKind, labels: str, fields: str) -> ObjectPredicate:
     """Return the predicate for objects that match both selectors. A selector "" matches all objects.
 
     labels, fields: as in labelSelector and fieldSelector of a query. Raises ApiRefusal (400) for a malformed selector,

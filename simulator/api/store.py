@@ -32,7 +32,7 @@ from turnout.simulator.api.writes.admission import (
     check_budgets,
     check_quotas,
     check_update,
-    validated,
+    normalize_object,
     with_disruption_condition,
     with_priority,
     with_status,
@@ -82,7 +82,8 @@ class Store:
         meta = obj["metadata"] = _complete_metadata(
             kind, namespace, without_empty_fields(obj.get("metadata") or {}), self._new_uid
         )
-        check_metadata(kind, meta, namespace)
+        with refuse_malformed(kind.kind, str(meta.get("name", ""))):
+            check_metadata(kind, meta, namespace)
         _check_namespace(kind, namespace, self.objects.of(NAMESPACES))
         if (namespace, meta["name"]) in self.objects.of(kind):
             raise ApiRefusal("AlreadyExists", f'{kind.resource} "{meta["name"]}" already exists')
@@ -99,9 +100,9 @@ class Store:
             obj.pop("status", None)
         with refuse_malformed(kind.kind, meta["name"]):
             obj = self._admit(kind, namespace, obj)
-        if kind is DEFINITIONS:
-            self.catalogue.put(kind_of(obj))
-            obj["status"] = established_status(obj, self._now(0))
+            if kind is DEFINITIONS:
+                custom_kind, obj["status"] = kind_of(obj), established_status(obj, self._now(0))
+                self.catalogue.put(custom_kind)
         return self._store_state(kind, obj, None, manager)
 
     def update(
@@ -114,9 +115,9 @@ class Store:
         subresource in managedFields: `obj` is the whole object. With part "status", `obj` also replaces labels,
         annotations and finalizers of a built-in kind: pass the whole object. manager: the writer, for managedFields. An
         update without a change writes nothing. If the object is being deleted and has no finalizer and no grace period
-        left, it is removed. Raises ApiRefusal: 400 for another name, kind or apiVersion, 404, 409 Conflict for a stale
-        resourceVersion or another uid, 422 for an invalid object or a missing resourceVersion that the kind requires,
-        501 for a CRD that the embedded API cannot serve.
+        left, it is removed. Raises ApiRefusal: 400 for another name, kind or apiVersion, or a label that is no string;
+        404; 409 Conflict for a stale resourceVersion or another uid; 422 for an invalid object or a missing
+        resourceVersion that the kind requires; 501 for a CRD that the embedded API cannot serve.
         """
         old = self.objects.get(kind, namespace, name)
         new = as_kind(kind, obj)
@@ -137,13 +138,13 @@ class Store:
                 meta.pop(key, None)
         new["metadata"] = meta = without_empty_fields(meta)
         with refuse_malformed(kind.kind, name):
-            new = validated(kind, new)
+            new = normalize_object(kind, new)
             if part != "status":
                 check_metadata(kind, meta, namespace)
                 check_object(kind, new)
             check_change(kind, name, old.obj, new)
-        if kind is DEFINITIONS:
-            self.catalogue.put(kind_of(new))
+            if kind is DEFINITIONS:
+                self.catalogue.put(kind_of(new))
         return self._replace(kind, old, new, manager, part)
 
     def patch_metadata(self, kind: ResourceKind, stored: Stored, change: dict[str, Any]) -> Stored:
@@ -170,7 +171,7 @@ class Store:
 
         If a grace period follows, the condition DisruptionTarget is written first. options: those of the deletion.
         Raises ApiRefusal: 404, 409 if the pod does not meet the preconditions, 429 if a budget forbids it, 500 if two
-        budgets select the pod.
+        budgets select the pod. Raises ValueError for a budget with a malformed number.
         """
         pod = self.objects.get(kind, namespace, name)
         deletion.check_preconditions(kind, pod.obj, options)
@@ -221,7 +222,7 @@ class Store:
         namespace: of the object. Raises ApiRefusal: 422 for an invalid object, 403 for a quota or an unknown
         PriorityClass.
         """
-        obj = validated(kind, obj)
+        obj = normalize_object(kind, obj)
         if kind is PODS:
             obj = with_priority(obj, [each.obj for each in self.objects.of(PRIORITIES).values()])
         kind.defaults(obj)
@@ -268,8 +269,8 @@ class Store:
     def _remove_object(self, kind: ResourceKind, old: Stored, last: Object) -> Stored:
         """Remove an object, add its deletion to the history, and return its last state.
 
-        last: that state, which gets the version of the deletion. The objects of a deleted CRD's kind are deleted, too,
-        and that kind is not served any more.
+        last: that state, which gets the version of the deletion. The objects of a deleted CRD's kind are deleted, too.
+        That kind is not served any more, or is served as before the CRD if it is preinstalled.
         """
         now = self.objects.remove(kind, old, last)
         meta = last["metadata"]

@@ -18,7 +18,7 @@ from turnout.simulator.api.kinds.catalogue import Catalogue
 from turnout.simulator.api.kinds.printer_columns import table
 from turnout.simulator.api.model import ApiRefusal, ResourceKind, Unserved, invalid, success
 from turnout.simulator.api.objects import Key, StorePage
-from turnout.simulator.api.selectors import ObjectPredicate, selected
+from turnout.simulator.api.selectors import ObjectPredicate, object_predicate
 from turnout.simulator.api.store import Store
 from turnout.simulator.api.writes import patch
 from turnout.simulator.api.writes.deletion import delete_options
@@ -82,7 +82,7 @@ def selection_of(target: Target, query: Mapping[str, str]) -> ObjectPredicate:
     query: of the URL. Raises ApiRefusal (400) for a malformed selector. target: its namespace counts, its name does
     not.
     """
-    selection = selected(target.kind, query.get("labelSelector", ""), query.get("fieldSelector", ""))
+    selection = object_predicate(target.kind, query.get("labelSelector", ""), query.get("fieldSelector", ""))
     if not target.namespace:
         return selection
     return lambda obj: obj["metadata"].get("namespace") == target.namespace and selection(obj)
@@ -106,8 +106,8 @@ def _get(store: Store, call: Call) -> ApiAnswer:
             if call.wants_table
             else ApiAnswer(stored.raw)
         )
-    selection = selected(kind, query.get("labelSelector", ""), query.get("fieldSelector", ""))
-    limit = int(query["limit"]) if query.get("limit", "").isdigit() else 0
+    selection = object_predicate(kind, query.get("labelSelector", ""), query.get("fieldSelector", ""))
+    limit = int(query["limit"]) if query.get("limit", "").isdecimal() else 0
     version, after = _read_token(query["continue"]) if query.get("continue") else (0, None)
     page = store.objects.page(kind, target.namespace, selection, limit, after, version)
     return _json_answer(_as_table(call, page)) if call.wants_table else ApiAnswer(_as_list(kind, page))
@@ -116,7 +116,7 @@ def _get(store: Store, call: Call) -> ApiAnswer:
 def _post(store: Store, call: Call) -> ApiAnswer:
     """Create an object (201), or for the subresources binding and eviction bind or evict a pod (201).
 
-    Raises ApiRefusal: 405 for a path of another object or subresource, 400 without a namespace, 500 for a binding
+    Raises ApiRefusal: 405 for a path with a name or another subresource, 400 without a namespace, 500 for a binding
     without a node, and the refusals of Store.create, bind and evict.
     """
     target, body = call.target, call.body
@@ -179,10 +179,12 @@ def _delete(store: Store, call: Call) -> ApiAnswer:
     """Delete an object, or all objects that the selectors choose.
 
     Return the object if its kind is graceful or it is only marked for deletion, else a success; for several objects the
-    list of their states before. Raises ApiRefusal: those of delete_options() and Store.delete, and 400 for a malformed
-    selector. Objects of a list before the one that is refused stay deleted.
+    list of their states before. Raises ApiRefusal: 405 for a subresource, those of delete_options() and Store.delete,
+    and 400 for a malformed selector. Objects of a list before the one that is refused stay deleted.
     """
     target, query = call.target, call.query
+    if target.subresource:
+        raise ApiRefusal("MethodNotAllowed", "the server does not allow this method on the requested resource")
     options = delete_options(call.body or {}, dict(query))
     if target.name:
         deleted = store.delete(target.kind, target.namespace, target.name, options)
@@ -192,7 +194,7 @@ def _delete(store: Store, call: Call) -> ApiAnswer:
             return ApiAnswer(deleted.raw)
         details = {"name": target.name, "group": target.kind.group, "kind": target.kind.plural, "uid": meta["uid"]}
         return _json_answer({**success(), "details": details})
-    selection = selected(target.kind, query.get("labelSelector", ""), query.get("fieldSelector", ""))
+    selection = object_predicate(target.kind, query.get("labelSelector", ""), query.get("fieldSelector", ""))
     found = store.objects.find(target.kind, target.namespace, selection)
     for stored in found:
         meta = stored.obj["metadata"]
@@ -236,7 +238,7 @@ def _as_list(kind: ResourceKind, page: StorePage) -> bytes:
 
 
 def _list_item_head(kind: ResourceKind) -> bytes:
-    """Return the begin of an object's JSON, with its kind and apiVersion."""
+    """Return the beginning of an object's JSON: its kind and apiVersion, up to the comma behind them."""
     return f'{{"kind":"{kind.kind}","apiVersion":"{kind.api_version}",'.encode()
 
 

@@ -35,7 +35,7 @@ class PodInfo:
     spread: tuple[tuple[str, str], ...] | None = None
     owner: str = ""  # uid of its first owner, "" for none
 
-    def requested(self, resource: str) -> int:
+    def requested_amount(self, resource: str) -> int:
         """Return how much the pod requests of a resource, in the unit of pod_shape.amount; 0 if it requests none."""
         return next((amount for name, amount in self.shape.requests if name == resource), 0)
 
@@ -101,7 +101,7 @@ class NodeInfo:
         return (self.node.metadata.labels or {}).get(key)
 
     def charge(self, pod_info: PodInfo) -> None:
-        """Charge a pod to this node, and list it in `pods`."""
+        """Charge a pod to this node, and list it in `pods`. It must not be charged already."""
         self._change_sums(pod_info, 1)
         self.pods[pod_info.uid] = pod_info
 
@@ -127,7 +127,7 @@ class NodeInfo:
         if not admits(self.node, pod_info.shape):
             return False
         for resource, quantity in pod_info.shape.requests:
-            used = self.requested.get(resource, 0) + sum(other.requested(resource) for other in nominated)
+            used = self.requested.get(resource, 0) + sum(other.requested_amount(resource) for other in nominated)
             if quantity > self.allocatable.get(resource, 0) - used:
                 return False
         ports = {port for other in (*self.pods.values(), *nominated) for port in other.shape.host_ports}

@@ -22,9 +22,10 @@ class LocalClusterAccess:
 
 
 def read_kubeconfig(text: bytes) -> LocalClusterAccess:
-    """Return the access in a kubeconfig that we wrote: JSON, one cluster, one user with a token.
+    """Return the access in a kubeconfig in JSON: of its first cluster the server and the CA, of its first user the
+    token.
 
-    Raises NoAccess for any other content.
+    Raises NoAccess if it is no such JSON, or lacks the server or the user.
     """
     try:
         config = msgspec.json.decode(text)

@@ -1,4 +1,4 @@
-"""The life of a pod as a table: bound, pulling, running, ended, leaving. It gives the next state, its time and status.
+"""The life of a pod as a table: bound, pulling, running, ended, terminating. It gives the next state, time and status.
 
 This kubelet runs nothing: only time changes the state of a pod. Annotations on a pod say how long it runs and how it
 ends.
@@ -6,6 +6,7 @@ ends.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 from dataclasses import dataclass
 from enum import Enum
@@ -111,8 +112,8 @@ def pull_failure_status(pod: Object, image: str, stamp: str, host_ip: str = "") 
 
 
 def exit_code(pod: Object) -> int:
-    """Return the exit code that a pod's containers are to end with; 0 without the annotation EXIT_CODE, or if it is
-    no number.
+    """Return the exit code that a pod's containers are to end with; 0 without the annotation EXIT_CODE, or if it is no
+    finite number.
     """
     return int(_number(pod, EXIT_CODE) or 0)
 
@@ -158,12 +159,13 @@ def _restarts(pod: Object, code: int) -> bool:
 
 
 def _number(pod: Object, annotation: str) -> float | None:
-    """Return the number in a pod's annotation; None if it is missing or no number."""
+    """Return the number in a pod's annotation; None if it is missing or no finite number."""
     text = (pod["metadata"].get("annotations") or {}).get(annotation)
     try:
-        return None if text is None else float(text)
+        number = math.nan if text is None else float(text)
     except ValueError:
         return None
+    return number if math.isfinite(number) else None
 
 
 def _conditions(stamp: str, ready: bool, why: str = "") -> list[Object]:

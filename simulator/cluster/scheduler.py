@@ -81,7 +81,7 @@ class ExtenderSettings:
 
 
 class ExtenderFailed(Exception):
-    """A call of an extender, which may not be ignored, failed or had a wrong answer.
+    """A call failed, or had a wrong answer, of an extender that may not be ignored.
 
     The attempt ends, and the pod is tried again after its back-off.
     """
@@ -329,11 +329,13 @@ def _balance_score(node_info: NodeInfo, pod_info: PodInfo) -> int:
 
     0 if the pod requests neither.
     """
-    if not pod_info.requested("cpu") and not pod_info.requested("memory"):
+    if not pod_info.requested_amount("cpu") and not pod_info.requested_amount("memory"):
         return 0
     parts = [
         min(
-            1.0, (node_info.requested.get(resource, 0) + pod_info.requested(resource)) / node_info.allocatable[resource]
+            1.0,
+            (node_info.requested.get(resource, 0) + pod_info.requested_amount(resource))
+            / node_info.allocatable[resource],
         )
         for resource in ("cpu", "memory")
         if node_info.allocatable.get(resource)

@@ -86,7 +86,7 @@ class WaitingPods:
         return None
 
     def note_failed_try(self, uid: str, now_s: float, until_change: bool) -> None:
-        """Record that a try failed: the pod waits for a pause, longer after each failure.
+        """Record that a try failed: the pod waits for a pause, which doubles with each failure up to the longest one.
 
         Do nothing for an unknown pod. now_s: by the clock of `next`. until_change: True if the pod must also wait until
         wake() is called.
@@ -182,14 +182,14 @@ class Gangs:
             if not members:
                 del self._bound_by_gang[member.key]
 
-    def together(self, uid: str) -> list[str]:
+    def pods_to_try(self, uid: str) -> list[str]:
         """Return the uids of the members without a node to try together with this pod, itself included, by role and
         rank.
 
         Only this pod itself if it may start alone, or if it is of no gang.
         """
         member = self._membership_by_uid.get(uid)
-        if member is None or self.lacking(uid) <= 1:
+        if member is None or self.missing_members(uid) <= 1:
             return [uid]
         waiting = [each for each, bound in self._bound_by_gang[member.key].items() if not bound]
         return sorted(
@@ -197,7 +197,7 @@ class Gangs:
             key=lambda each: (self._membership_by_uid[each].role, self._membership_by_uid[each].rank or 0, each),
         )
 
-    def lacking(self, uid: str) -> int:
+    def missing_members(self, uid: str) -> int:
         """Return the gang's min minus its bound members, which may be negative; 0 for a pod without a gang or a min.
 
         uid: of the pod. The pod may start alone if the result is at most 1.

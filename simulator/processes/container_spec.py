@@ -23,7 +23,9 @@ BAD_CONFIG = "CreateContainerConfigError"
 
 
 class CannotStart(Exception):
-    """A container that cannot be started now: an object that it refers to is missing, or a feature is not supported."""
+    """A container that cannot be started now: an object that it refers to is missing or malformed, or a feature is not
+    supported.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +63,12 @@ def launch_of(pod: Object, container: Object, base: Mapping[str, str], sources: 
 
     Variables are expanded in the command, in values and in subPathExpr. base: the environment that its image would
     bring. sources: the objects that it may refer to. Raises CannotStart if an object or key is missing and not
-    optional, or if a feature is not supported.
+    optional, if a Secret is malformed, or if a feature is not supported.
     """
     env = _environment(pod, container, base, sources)
     argv = [*(container.get("command") or ()), *(container.get("args") or ())] if container.get("command") else []
     return Launch(
-        tuple(expanded(word, env) for word in argv),
+        tuple(expand_variables(word, env) for word in argv),
         env,
         container.get("workingDir") or "",
         tuple(_mount(each, env) for each in container.get("volumeMounts") or ()),
@@ -89,7 +91,7 @@ def _environment(pod: Object, container: Object, base: Mapping[str, str], source
     return env
 
 
-def expanded(text: str, env: Mapping[str, str]) -> str:
+def expand_variables(text: str, env: Mapping[str, str]) -> str:
     """Return a text with `$(NAME)` replaced by the value of the variable NAME in `env`.
 
     `$$` becomes a dollar sign; an unknown name stays as written.
@@ -179,7 +181,7 @@ def _value(pod: Object, each: Object, env: Mapping[str, str], sources: Sources) 
     """
     origin = each.get("valueFrom")
     if not origin:
-        return expanded(str(each.get("value", "")), env)
+        return expand_variables(str(each.get("value", "")), env)
     if (reference := origin.get("fieldRef")) is not None:
         return from_field(pod, reference.get("fieldPath", ""))
     if (reference := origin.get("resourceFieldRef")) is not None:
@@ -223,20 +225,28 @@ def _all_of(each: Object, sources: Sources) -> dict[str, str]:
 
 
 def texts(source: Object) -> dict[str, str]:
-    """Return the values of a ConfigMap or a Secret as text, by key. Bytes that are not UTF-8 become U+FFFD."""
+    """Return the values of a ConfigMap or a Secret as text, by key. Bytes that are not UTF-8 become U+FFFD.
+
+    Raises CannotStart for invalid base64.
+    """
     return {name: raw.decode(errors="replace") for name, raw in contents(source).items()}
 
 
 def contents(source: Object) -> dict[str, bytes]:
     """Return the values of a ConfigMap or a Secret as bytes, by key. Base64 is decoded.
 
-    source: with the kind Secret for a Secret; any other object is read as a ConfigMap. Raises ValueError for invalid
+    source: with the kind Secret for a Secret; any other object is read as a ConfigMap. Raises CannotStart for invalid
     base64.
     """
     coded = source.get("binaryData") if source.get("kind") != "Secret" else source.get("data")
     plain = source.get("data") if source.get("kind") != "Secret" else source.get("stringData")
     files = {name: str(text).encode() for name, text in (plain or {}).items()}
-    return files | {name: base64.b64decode(text) for name, text in (coded or {}).items()}
+    for name, text in (coded or {}).items():
+        try:
+            files[name] = base64.b64decode(text)
+        except (ValueError, TypeError) as error:
+            raise CannotStart(f"the value of {name!r} is no base64: {error}") from error
+    return files
 
 
 def _mount(each: Object, env: Mapping[str, str]) -> Mount:
@@ -245,7 +255,7 @@ def _mount(each: Object, env: Mapping[str, str]) -> Mount:
     each: of the container's spec. env: the values for $(NAME). Raises CannotStart if the subPath leads out of the
     volume.
     """
-    inside = expanded(each.get("subPathExpr") or "", env) or each.get("subPath") or ""
+    inside = expand_variables(each.get("subPathExpr") or "", env) or each.get("subPath") or ""
     if ".." in inside.split("/") or inside.startswith("/"):
         raise CannotStart(f"the subPath {inside!r} leads out of its volume")
     return Mount(each["name"], each["mountPath"], inside, bool(each.get("readOnly")))

@@ -59,7 +59,7 @@ class Container:
     end: ContainerEnd | None = None  # of its last run, None while it runs or before the first
     last_end: ContainerEnd | None = None  # of the run before that; None without one
     not_before_s: float = 0.0  # earliest time of its next start
-    crashes: int = 0  # consecutive ends of runs shorter than _RESET_S
+    crashes: int = 0  # ends since the last run of at least _RESET_S, the end of that run included
     last_signal: str = ""  # sent in its present run, "" for none
     ready: bool = True  # False while its readiness probe has not succeeded; True without one
 
@@ -123,13 +123,13 @@ def signals_due(lifecycle: PodLifecycle, now_s: float) -> list[tuple[str, str]]:
     """Return the signals to send now: (name of the container, SIGTERM or SIGKILL). [] if none is due.
 
     A signal that was recorded by record_signal() is not due again. Without a deletion, only sidecars get SIGTERM, once
-    all main containers have ended for good. In a deletion, sidecars get it last, once all other containers have ended,
-    and SIGKILL is due for every container at the end of the grace period.
+    the pod has ended (has_ended). In a deletion, sidecars get it last, once all other containers have ended, and
+    SIGKILL is due for every container at the end of the grace period.
     """
     running = [each for each in lifecycle.containers if each.state is ContainerState.RUNNING]
     if lifecycle.deletion_began_s is not None and now_s >= lifecycle.deletion_began_s + lifecycle.grace_s:
         return [(each.name, KILL) for each in running if each.last_signal != KILL]
-    if lifecycle.deletion_began_s is None and not _mains_are_done(lifecycle):
+    if lifecycle.deletion_began_s is None and not has_ended(lifecycle):
         return []
     others = (
         [each for each in running if each.role is not ContainerRole.SIDECAR]
@@ -227,8 +227,9 @@ def record_failed_start(lifecycle: PodLifecycle, name: str, reason: str, message
 def record_end(lifecycle: PodLifecycle, name: str, code: int, now_s: float, message: str = "") -> PodLifecycle:
     """Return the lifecycle after a container's process has ended, with its back-off if the container restarts.
 
-    code: exit code, 128 + n for signal n. message: its termination message. The first restart has no pause; the pause
-    then doubles with each run shorter than _RESET_S. Raises KeyError for an unknown container.
+    code: exit code, 128 + n for signal n. message: its termination message. The first restart has no pause. The second
+    has backoff_s[0], and the pause then doubles with each restart up to backoff_s[1]. After a run of at least _RESET_S
+    this begins again. Raises KeyError for an unknown container.
     """
     before = lifecycle.container(name)
     end = ContainerEnd(code, before.began_s, now_s, message)
@@ -322,7 +323,7 @@ def _restarts_after_end(lifecycle: PodLifecycle, each: Container) -> bool:
     """
     code = each.end.code if each.end else 0
     if each.role is ContainerRole.SIDECAR:
-        return not _mains_are_done(lifecycle)
+        return not has_ended(lifecycle)
     if each.role is ContainerRole.INIT:
         return code != 0 and lifecycle.policy != "Never"
     return lifecycle.policy == "Always" or (lifecycle.policy == "OnFailure" and code != 0)

@@ -38,7 +38,7 @@ class ReplayWorld:
     def __init__(self, submissions: Sequence[Submission], rules: ReplayRules) -> None:
         """Make a cluster in which nothing has been submitted yet.
 
-        Raises ValueError for a job that an empty cluster cannot hold.
+        Raises ValueError for a job that an empty cluster cannot hold, and for no submissions.
         """
         self.rules, self.now_s = rules, 0.0
         self.free = list(rules.nodes)
@@ -98,7 +98,7 @@ class ReplayWorld:
     def schedule(self) -> None:
         """Start waiting gangs in turn, each at its min, and place new workers of running jobs.
 
-        Only with backfill may a gang pass an older one that does not fit.
+        Only with backfill may a gang pass one before it in the queue that does not fit.
         """
         still_waiting: list[JobRun] = []
         for at, job_run in enumerate(self.waiting):

@@ -56,7 +56,7 @@ class JobRun:
 
     @property
     def rate(self) -> float:
-        """The speed relative to that with `minimum` workers."""
+        """The speed relative to that with `minimum` workers. Without a staying worker it is that of one worker."""
         return self.submission.speed(self.staying_workers) / self.submission.speed(self.submission.minimum)
 
     def progress(self, now_s: float, window_s: float) -> float:

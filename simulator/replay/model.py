@@ -11,7 +11,7 @@ from turnout.jobs.scaling_curve import Curve, speed
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """One job as a user submits it."""
+    """One job as a user submits it. Raises ValueError for sizes or times that are out of bounds."""
 
     name: str
     at_s: float  # time of submission, in seconds
@@ -46,7 +46,9 @@ class Submission:
 
 @dataclass(frozen=True, slots=True)
 class ReplayRules:
-    """The behaviour of the cluster. Times are in seconds."""
+    """The behaviour of the cluster. Times are in seconds. Raises ValueError without nodes or GPUs, or for a negative
+    time.
+    """
 
     nodes: tuple[int, ...]  # the GPUs of each node; one node is a pool without fragmentation
     restart_s: float = 60.0  # how long a job makes no progress after a resize
@@ -60,7 +62,7 @@ class ReplayRules:
     start_s: float = 10.0  # how long a job only starts, so that a resize costs no more than what it has run
 
     def __post_init__(self) -> None:
-        if not self.nodes or min(self.nodes) < 1 or min(self.restart_s, self.grace_s, self.tick_s) < 0:
+        if not self.nodes or min(self.nodes) < 1 or min(self.restart_s, self.grace_s, self.tick_s, self.start_s) < 0:
             raise ValueError("a cluster needs nodes with GPUs, and no time may be negative")
 
     @property
@@ -76,7 +78,7 @@ class JobResult:
     submitted: Submission
     started_s: float  # when it ran with its min
     ended_s: float
-    restarts: int = 0  # changes of its size
+    restarts: int = 0  # restarts after a change of its size that cost it restart_s
     shrinks_for_others: int = 0  # changes that made room for another job
 
     @property
@@ -128,5 +130,5 @@ class ReplayOutcome:
 
     @property
     def restarts(self) -> float:
-        """The mean number of resizes per job."""
+        """The mean number of restarts per job that cost restart_s."""
         return sum(ran.restarts for ran in self.results) / len(self.results)

@@ -29,6 +29,17 @@ def pod(name, **more):
     }
 
 
+CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+
+
+SERVED = {"served": True, "schema": {"openAPIV3Schema": {}}}
+
+
+def crd(**spec):
+    names = {"plural": "as", "kind": "A"}
+    return {"metadata": {"name": "as.example.com"}, "spec": {"group": "example.com", "names": names, **spec}}
+
+
 @pytest.mark.asyncio
 async def test_a_created_pod_gets_what_the_server_gives(api_server):
     code, made = await api_server.ask("POST", PODS, pod("a"))
@@ -58,6 +69,16 @@ async def test_a_created_pod_gets_what_the_server_gives(api_server):
         pytest.param("GET", PODS + "/taken/exec", None, 501, "NotImplemented", id="unknown subresources get 501"),
         pytest.param("POST", "/api/v1/pods", pod("a"), 400, "BadRequest", id="a pod needs a namespace"),
         pytest.param("POST", PODS, [1], 400, "BadRequest", id="a list is no object"),
+        pytest.param(
+            "POST",
+            PODS,
+            {**pod("a"), "metadata": {"name": "a", "labels": "x"}},
+            422,
+            "Invalid",
+            id="labels are an object",
+        ),
+        pytest.param("POST", CRDS, crd(versions=[SERVED]), 422, "Invalid", id="a version of a CRD has a name"),
+        pytest.param("DELETE", PODS + "/taken/status", None, 405, "MethodNotAllowed", id="a part is not deleted"),
     ],
 )
 async def test_what_is_refused_is_a_status(api_server, method, path, body, code, reason):
@@ -359,6 +380,8 @@ async def test_a_json_patch_applies_whole_or_not_at_all(api_server):
     assert kept["metadata"]["labels"] == {"x": "1"}
     _, changed = await api_server.ask("PATCH", PODS + "/a", wish[:1], kind)
     assert changed["metadata"]["labels"] == {"x": "2"}
+    for path in ("/kind/x", 5):
+        assert (await api_server.ask("PATCH", PODS + "/a", [{"op": "remove", "path": path}], kind))[0] == 422
 
 
 @pytest.mark.parametrize(("group", "version", "error"), [

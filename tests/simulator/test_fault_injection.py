@@ -54,6 +54,9 @@ async def test_running_watches_can_be_dropped(api_server):
         pytest.param({"slow_s": -1}, id="faster than at once"),
         pytest.param({"times": 0}, id="never"),
         pytest.param({"colour": "red"}, id="a field that is none"),
+        pytest.param({"slow_s": "soon"}, id="a delay that is no number"),
+        pytest.param({"times": []}, id="a list of times"),
+        pytest.param({"code": [429]}, id="a list of codes"),
     ],
 )
 async def test_a_fault_that_cannot_be_read_is_refused(api_server, told):

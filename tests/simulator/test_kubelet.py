@@ -54,6 +54,7 @@ PULLING = {"phase": "Pending", "startTime": STAMP, "containerStatuses": [{"name"
             noted(pod(RUNNING), **{RUNS_FOR: "7"}), NextState(7.0, PodState.ENDED), id="unless it says how long"
         ),
         pytest.param(noted(pod(RUNNING), **{RUNS_FOR: "soon"}), None, id="what is no number is not heeded"),
+        pytest.param(noted(pod(RUNNING), **{RUNS_FOR: "nan"}), None, id="nor what is no finite number"),
         pytest.param(pod(ENDED), NextState(1.0, PodState.RUNNING), id="an ended one is restarted"),
         pytest.param(pod({"phase": "Failed"}), None, id="a failed one stays"),
         pytest.param(pod(RUNNING, grace=30), NextState(0.5, PodState.DELETED), id="a deleted one stops soon"),

@@ -11,7 +11,7 @@ from tests.topology.world import fabric, guide_table, room
 from turnout.topology.fabric import EMPTY, build, ring_cost, with_unmapped_hosts
 from turnout.topology.map_formats import read_text
 from turnout.topology.model import DistanceRule, MapEntry, Placement, PlacementRequest, Refusal, RefusalReason
-from turnout.topology.place import place_in_multiples, plan
+from turnout.topology.place import place_in_multiples, placement_of, plan
 from turnout.topology.rank_order import assign_ranks, fill_gaps, in_rank_order, rank_order_keys
 
 
@@ -21,6 +21,10 @@ def request(pods, **wish):
 
 # Two spines: hosts 0-3 in two leaves of two, hosts 4-8 in leaves of two and three.
 SMALL = fabric([2, 2], [2, 3])
+
+
+def test_a_host_without_pods_is_no_part_of_a_placement():
+    assert placement_of(SMALL, [(0, 2), (8, 0)], request(2)) == Placement(((0, 2),), 0, 2)
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ from turnout.simulator.api.kinds.printer_columns import (
     UNKNOWN,
     VOLCANO_GROUP,
     VOLCANO_JOB,
-    since,
+    time_since,
 )
 from turnout.simulator.api.model import (
     ApiRefusal,
@@ -66,7 +66,7 @@ _EVENT_FIELDS = (
 )
 
 
-def _preinstalled(
+def _preinstalled_kind(
     group: str, version: str, kind: str, plural: str, namespaced: bool = True, **fields: Any
 ) -> ResourceKind:
     """Return a kind of another project's CRD that is always served, without a schema.
@@ -160,7 +160,7 @@ JOBS = ResourceKind(
     defaults=job_defaults,
     columns=JOB,
 )
-VOLCANO_JOBS = _preinstalled(
+VOLCANO_JOBS = _preinstalled_kind(
     "batch.volcano.sh",
     "v1alpha1",
     "Job",
@@ -240,13 +240,15 @@ ROWS: tuple[ResourceKind, ...] = (
         "autoscaling", "v2", "HorizontalPodAutoscaler", "horizontalpodautoscalers", status=True, short=("hpa",)
     ),
     VOLCANO_JOBS,
-    _preinstalled("scheduling.volcano.sh", "v1beta1", "PodGroup", "podgroups", short=("pg",), columns=VOLCANO_GROUP),
-    _preinstalled("scheduling.volcano.sh", "v1beta1", "Queue", "queues", namespaced=False, short=("q",)),
-    _preinstalled("scheduling.sigs.k8s.io", "v1alpha1", "PodGroup", "podgroups"),
-    _preinstalled("scheduling.x-k8s.io", "v1alpha1", "PodGroup", "podgroups"),
-    _preinstalled("scheduling.run.ai", "v2alpha2", "PodGroup", "podgroups"),
-    _preinstalled("scheduling.k8s.io", "v1beta1", "PodGroup", "podgroups"),
-    _preinstalled("scheduling.k8s.io", "v1alpha3", "CompositePodGroup", "compositepodgroups"),
+    _preinstalled_kind(
+        "scheduling.volcano.sh", "v1beta1", "PodGroup", "podgroups", short=("pg",), columns=VOLCANO_GROUP
+    ),
+    _preinstalled_kind("scheduling.volcano.sh", "v1beta1", "Queue", "queues", namespaced=False, short=("q",)),
+    _preinstalled_kind("scheduling.sigs.k8s.io", "v1alpha1", "PodGroup", "podgroups"),
+    _preinstalled_kind("scheduling.x-k8s.io", "v1alpha1", "PodGroup", "podgroups"),
+    _preinstalled_kind("scheduling.run.ai", "v2alpha2", "PodGroup", "podgroups"),
+    _preinstalled_kind("scheduling.k8s.io", "v1beta1", "PodGroup", "podgroups"),
+    _preinstalled_kind("scheduling.k8s.io", "v1alpha3", "CompositePodGroup", "compositepodgroups"),
 )
 
 
@@ -257,7 +259,9 @@ _STEP = re.compile(r"\.([A-Za-z0-9_-]+)|\['?\"?([^'\"\]]+)'?\"?\]")
 def kind_of(crd: Object) -> ResourceKind:
     """Return the kind that a CRD defines.
 
-    Raises ApiRefusal: 422 for an invalid CRD, 501 for one with CEL rules, or that does not serve exactly one version.
+    Raises ApiRefusal: 422 for a CRD without a group, plural, kind or schema, or whose name is not PLURAL.GROUP; 501 for
+    one with CEL rules, or that does not serve exactly one version. Raises KeyError, TypeError, ValueError or
+    AttributeError for another malformed CRD.
     """
     version = _served_version(crd)
     spec, parts = crd["spec"], version.get("subresources") or {}
@@ -283,7 +287,7 @@ def kind_of(crd: Object) -> ResourceKind:
 def _served_version(crd: Object) -> dict[str, Any]:
     """Return the only version that a CRD serves, one entry of spec.versions.
 
-    Raises ApiRefusal: 422 for an invalid CRD, 501 for CEL rules or another number of served versions.
+    The errors are those of kind_of().
     """
     name = crd["metadata"]["name"]
     for path in (("group",), ("names", "plural"), ("names", "kind")):
@@ -369,7 +373,7 @@ def _cell_printer(column: dict[str, Any]) -> Show:
     """
     steps = tuple(a or b for a, b in _STEP.findall(column.get("jsonPath", "")))
     if column.get("type") == "date":
-        return since(*steps)
+        return time_since(*steps)
 
     def show(obj: Object, now_s: float) -> str | int:
         """Return the value at the column's JSONPath as kubectl prints it: "" if absent, UNKNOWN for a list or object.

@@ -21,9 +21,9 @@ _NODE_INFO = (
 
 
 def pod_defaults(obj: dict[str, Any]) -> None:
-    """Fill in a new pod, in place: scheduler, priority, grace period and a fresh status.
+    """Fill in a new pod, in place: absent fields of its spec, such as scheduler and priority, and a fresh status.
 
-    Limits become the missing requests.
+    Limits become the missing requests. A status that the pod has is replaced.
     """
     spec = obj.setdefault("spec", {})
     _fill_pod(spec)
@@ -123,7 +123,7 @@ def namespace_defaults(obj: dict[str, Any]) -> None:
 
 
 def node_defaults(obj: dict[str, Any]) -> None:
-    """Fill in the fields of a node that states nothing about itself, in place."""
+    """Set the absent fields of a new node that Go always writes, in place: "" for texts, 0 for the kubelet's port."""
     obj.setdefault("spec", {})
     status = obj.setdefault("status", {})
     status.setdefault("daemonEndpoints", {"kubeletEndpoint": {"Port": 0}})
@@ -146,7 +146,7 @@ def stateful_defaults(obj: dict[str, Any]) -> None:
 
 
 def quota_defaults(obj: dict[str, Any]) -> None:
-    """Give a quota an empty status: the use is not counted."""
+    """Replace the status of a new quota by an empty one, in place. The use is not written to it."""
     obj["status"] = {}
 
 

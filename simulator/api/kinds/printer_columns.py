@@ -13,7 +13,7 @@ UNKNOWN = "<unknown>"
 
 
 def format_duration(span_s: float) -> str:
-    """Return a duration as kubectl prints it: 5s, 3m20s, 2h, 4d; "<invalid>" for a negative one. span_s: seconds."""
+    """Return a duration as kubectl prints it: 5s, 3m20s, 2h, 4d; "<invalid>" for -1 s or less. span_s: seconds."""
     left = int(span_s)
     if left < 0:
         return "<invalid>"
@@ -33,7 +33,7 @@ def format_duration(span_s: float) -> str:
     return f"{days}d" if days < 730 else f"{days // 365}y"
 
 
-def since(*path: str) -> Callable[[Object, float], str]:
+def time_since(*path: str) -> Callable[[Object, float], str]:
     """Return the function that prints a cell: the time since the timestamp under a path of keys, UNKNOWN without
     one.
     """
@@ -71,7 +71,7 @@ def _fraction(have: tuple[str, ...], of: tuple[str, ...]) -> Callable[[Object, f
     return lambda obj, now_s: f"{value_at(obj, *have) or 0}/{value_at(obj, *of) or 0}"
 
 
-def _ready(pod: Object, now_s: float) -> str:
+def _ready_containers(pod: Object, now_s: float) -> str:
     """Return the READY column of a pod, such as 1/2: containers that are ready, and all containers."""
     statuses = value_at(pod, "status", "containerStatuses") or ()
     return f"{sum(bool(c.get('ready')) for c in statuses)}/{len(value_at(pod, 'spec', 'containers') or ())}"
@@ -138,7 +138,7 @@ def _last_seen(event: Object, now_s: float) -> str:
     return UNKNOWN
 
 
-def _about(event: Object, now_s: float) -> str:
+def _involved_object(event: Object, now_s: float) -> str:
     """Return the OBJECT column of an Event: kind/name of the object that it is about."""
     involved = event.get("involvedObject") or {}
     return f"{str(involved.get('kind', '')).lower()}/{involved.get('name', '')}"
@@ -151,9 +151,9 @@ def _job_status(job: Object, now_s: float) -> str:
 
 
 def _completions(job: Object, now_s: float) -> str:
-    """Return the COMPLETIONS column of a Job as kubectl prints it: 1/3, or `1/1 of 4` without a fixed number.
+    """Return the COMPLETIONS column of a Job as kubectl prints it, such as 1/3. now_s: seconds since 1970.
 
-    now_s: seconds since 1970.
+    Without a number of completions the second number is 1, and " of 4" follows for a parallelism of 4.
     """
     done, completions = value_at(job, "status", "succeeded") or 0, value_at(job, "spec", "completions")
     if completions is not None:
@@ -163,18 +163,20 @@ def _completions(job: Object, now_s: float) -> str:
 
 
 def _duration(job: Object, now_s: float) -> str:
-    """Return the DURATION column of a Job, up to now while it runs; "" before its start."""
+    """Return the DURATION column of a Job: from its start to its completion, or to now without one; "" before its
+    start.
+    """
     began_s, ended_s = unix_s(value_at(job, "status", "startTime")), unix_s(value_at(job, "status", "completionTime"))
     return "" if began_s is None else format_duration((now_s if ended_s is None else ended_s) - began_s)
 
 
 NAME = PrinterColumn("Name", text("metadata", "name"), cell_type="name")
-AGE = PrinterColumn("Age", since("metadata", "creationTimestamp"))
+AGE = PrinterColumn("Age", time_since("metadata", "creationTimestamp"))
 
 NAMESPACE = (NAME, PrinterColumn("Status", text("status", "phase")), AGE)
 POD = (
     NAME,
-    PrinterColumn("Ready", _ready),
+    PrinterColumn("Ready", _ready_containers),
     PrinterColumn("Status", _pod_status),
     PrinterColumn("Restarts", _restarts),
     AGE,
@@ -199,7 +201,7 @@ EVENT = (
     PrinterColumn("Last Seen", _last_seen),
     PrinterColumn("Type", text("type")),
     PrinterColumn("Reason", text("reason")),
-    PrinterColumn("Object", _about),
+    PrinterColumn("Object", _involved_object),
     PrinterColumn("Message", text("message")),
 )
 LEASE = (NAME, PrinterColumn("Holder", text("spec", "holderIdentity")), AGE)
@@ -248,13 +250,10 @@ def prefers_table(accept: str) -> bool:
     return "as=Table" in first and "g=meta.k8s.io" in first
 
 
-def table(
-    kind: ResourceKind, objects: Iterable[Object], version: str, now_s: float, head: bool = True
-) -> dict[str, Any]:
-    """Return the metav1.Table of some objects, with one row for each.
+def table(kind: ResourceKind, objects: Iterable[Object], version: str, now_s: float) -> dict[str, Any]:
+    """Return the metav1.Table of some objects, with one row for each. It includes the definitions of the columns.
 
-    version: resourceVersion of the list. now_s: seconds since 1970, for ages. head: True to include the names of the
-    columns, which a watch sends only once.
+    version: resourceVersion of the list. now_s: seconds since 1970, for ages.
     """
     columns = kind.columns or ANY
     rows = []
@@ -275,6 +274,6 @@ def table(
         "kind": "Table",
         "apiVersion": "meta.k8s.io/v1",
         "metadata": {"resourceVersion": version},
-        "columnDefinitions": names if head else [],
+        "columnDefinitions": names,
         "rows": rows,
     }

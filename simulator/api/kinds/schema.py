@@ -99,9 +99,10 @@ def _default(schema: Schema) -> Any:
 def validation_errors(schema: Schema, value: Any, path: str = "") -> Iterator[str]:
     """Yield a sentence for each fault of a value, such as `spec.replicas: Invalid value: ...`; nothing if it is valid.
 
-    path: of the value in its object, "" for the whole object. The texts are those of the API server, but their order
-    may differ, and it also reports faults of the paths of the scale subresource. Source: kube-openapi
-    pkg/validation/errors, apiextensions-apiserver pkg/apiserver/validation
+    path: of the value in its object, "" for the whole object. The texts are those of the API server, perhaps in another
+    order. The API server also checks the paths of the scale subresource, which is not done here. Raises re.error for a
+    pattern that Python cannot read. Source: kube-openapi pkg/validation/errors, apiextensions-apiserver
+    pkg/apiserver/validation
     """
     if value is None:
         if not schema.get("nullable") and (schema.get("type") or schema.get(_INT_OR_STRING)):
@@ -175,9 +176,10 @@ def _text_errors(schema: Schema, value: str, path: str) -> Iterator[str]:
 
 @functools.lru_cache(maxsize=256)
 def _python_pattern(pattern: str) -> re.Pattern[str]:
-    """Return the pattern of a schema as Python's re writes it: `$` matches only at the end, also before no newline.
+    """Return the pattern of a schema for Python's re. `$` matches only at the very end, not before a last newline.
 
-    As in Go, \\d, \\w and \\s match ASCII only. A pattern that begins with flags, such as (?m), keeps its `$`.
+    As in Go, \\d, \\w and \\s match ASCII only. A pattern that begins with flags, such as (?m), keeps its `$`. Raises
+    re.error for a pattern that Python cannot read.
     """
     if not pattern.startswith("(?"):
         pattern = _PATTERN_PART.sub(lambda part: r"\Z" if part[0] in ("$", r"\z") else part[0], pattern)
@@ -217,7 +219,7 @@ def _list_errors(schema: Schema, value: list[Any], path: str) -> Iterator[str]:
 def _object_errors(schema: Schema, value: dict[str, Any], path: str) -> Iterator[str]:
     """Yield an error for each missing required field of an object, and the errors of its fields.
 
-    path: "" for a whole object.
+    path: "" for a whole object, whose apiVersion, kind and metadata are not checked.
     """
     start = f"{path}." if path else ""
     for key in schema.get("required") or ():
@@ -239,10 +241,11 @@ _CHANGEABLE_SPEC = ("tolerations", "activeDeadlineSeconds", "terminationGracePer
 
 
 def check_metadata(kind: ResourceKind, meta: dict[str, Any], namespace: str) -> None:
-    """Check a new object's metadata. namespace: of the URL.
+    """Check a new object's metadata. meta: with the namespace, for a namespaced kind. namespace: of the URL.
 
-    Raises ApiRefusal: 422 for a name, label or owner that Kubernetes would refuse, 400 for a wrong namespace, or for a
-    label or annotation that is no string. meta: with the namespace, for a namespaced kind.
+    Raises ApiRefusal: 422 for a name that is no lowercase RFC 1123 subdomain, a wrong label value or an incomplete
+    owner reference; 400 for a wrong namespace, or a label or annotation that is no string. The keys of labels are not
+    checked. Raises AttributeError or TypeError for labels or owners of another form.
     """
     name = meta.get("name")
     if not name:
@@ -303,7 +306,7 @@ def _check_volcano_update(name: str, old: Object, new: Object) -> None:
 
     name: of the job. old: the stored job. new: the job to store.
     """
-    if volcano.forbidden_change(old.get("spec") or {}, new.get("spec") or {}):
+    if volcano.is_forbidden_change(old.get("spec") or {}, new.get("spec") or {}):
         message = "job updates may not change fields other than `minAvailable`, `tasks[*].replicas under spec`"
         raise invalid("Job", name, message)
 

@@ -61,10 +61,11 @@ def validation_errors(spec: dict[str, Any]) -> Iterator[str]:
     yield from (f"unable to find job plugin: {plugin}" for plugin in unknown)
 
 
-def forbidden_change(old: dict[str, Any], new: dict[str, Any]) -> bool:
-    """Return True if an update changes more than the size of a Volcano Job, which its webhook forbids.
+def is_forbidden_change(old: dict[str, Any], new: dict[str, Any]) -> bool:
+    """Return True if an update changes more than the size of a Volcano Job and its priority class: its webhook forbids
+    that.
 
-    old, new: the specs. The size is minAvailable and the replicas of tasks; the priority class may change, too.
+    old, new: the specs. The size is minAvailable, and the replicas and minAvailable of tasks.
     """
     return _immutable_part(old) != _immutable_part(new)
 

@@ -35,11 +35,11 @@ def application(
 ) -> web.Application:
     """Return the aiohttp application that serves a store.
 
-    token: callers send it as a Bearer token, or as the first part of the path (only_with). Requests of web pages are
-    refused, also with the token. pod_logs: the output of pods; None for none. watches: serves the watches.
-    faults: the faults to inject.
+    token: callers send it as a Bearer token, or as the first part of the path (require_token). Requests of web pages
+    are refused, also with the token. pod_logs: the output of pods; None for none. watches: serves the watches. faults:
+    the faults to inject.
     """
-    app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[refusals_as_status, only_with(token)])
+    app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[refusals_as_status, require_token(token)])
     app.router.add_route("*", "/{path:.*}", Handlers(store, watches, faults, pod_logs).answer)
     return app
 
@@ -53,8 +53,8 @@ class Handlers:
     async def answer(self, request: web.Request) -> web.StreamResponse:
         """Answer a request for any path: health, injected faults, discovery, a log, a watch, or a call of verbs.py.
 
-        An injected fault for its verb and kind delays or refuses the last three. Garbage collection runs soon
-        afterwards. Raises ApiRefusal, and Unserved for a group that is not served.
+        An injected fault for its verb and kind delays or refuses the last three. Garbage collection runs soon after a
+        call of verbs.py. Raises ApiRefusal, Unserved for a group that is not served, and the errors of body_of().
         """
         if request.path in _HEALTH:
             return web.Response(text="ok")
@@ -91,8 +91,9 @@ class Handlers:
         return Call(request.method, target, request.query, body, form, manager, wants_table, time.time())
 
     async def _watch(self, request: web.Request, target: Target) -> web.StreamResponse:
-        """Answer a watch request, with table rows if kubectl asks for them. Raises ApiRefusal for a malformed selector
-        or version.
+        """Answer a watch request, with table rows if kubectl asks for them.
+
+        Raises ApiRefusal for a malformed selector, and for a version that is malformed or too old.
         """
         show = _as_row(target.kind) if prefers_table(request.headers.get("Accept", "")) else raw
         return await self._watches.serve(request, target.kind, selection_of(target, request.query), show)
@@ -129,8 +130,9 @@ class Handlers:
 
 
 def _verb(request: web.Request, target: Target) -> str:
-    """Return the API verb of a request, such as list or watch; "" for an unknown method. A path with a name gets
-    `get`.
+    """Return the API verb of a request, such as list or watch; "" for an unknown method.
+
+    A GET of a path with a name is `get`, also with the query watch=1.
     """
     if request.method == "GET":
         watched = request.query.get("watch") in ("1", "true")
@@ -337,7 +339,7 @@ def new_token() -> str:
     return secrets.token_urlsafe(32)
 
 
-def only_with(token: str) -> Middleware:
+def require_token(token: str) -> Middleware:
     """Return a middleware that refuses requests of web pages with 403, and callers without the token with 401.
 
     A request counts as one of a web page if it has an Origin header, or asks for another host than 127.0.0.1 or

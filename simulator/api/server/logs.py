@@ -12,7 +12,7 @@ from turnout.simulator.api.model import ApiRefusal, value_at
 
 Object = dict[str, Any]
 _CHUNK_BYTES = 1 << 16
-_LOOK_S = 0.1
+_POLL_S = 0.1
 _STATUSES = ("containerStatuses", "initContainerStatuses")
 _NOT_DONE = ("sinceSeconds", "sinceTime", "timestamps")
 
@@ -59,10 +59,10 @@ async def answer(request: web.Request, pod: Object, logs: Logs | None, container
 
 
 async def _send(response: web.StreamResponse, log: Log, follow: bool, lines: int | None, left: int | None) -> None:
-    """Send the output of one run of a container.
+    """Send the output of one run of a container. Nothing is sent without a file.
 
     follow: wait for more output while the container runs. lines: only this many at its end, None for all. left: bytes
-    at most, None for no limit. Nothing is sent without a file.
+    at most, None for no limit. Raises OSError if the file was removed.
     """
     if log.path is None:
         return
@@ -75,13 +75,13 @@ async def _send(response: web.StreamResponse, log: Log, follow: bool, lines: int
                 left = None if left is None else left - len(chunk)
                 await response.write(chunk)
             elif follow and live:
-                await asyncio.sleep(_LOOK_S)
+                await asyncio.sleep(_POLL_S)
             else:
                 return
 
 
 def _skip(file: BinaryIO, lines: int | None) -> None:
-    """Move to the beginning of the last `lines` lines of a file; None for its beginning."""
+    """Move to the beginning of the last `lines` lines of a file; None for its beginning, 0 for its end."""
     if lines is not None:
         text = file.read()
         file.seek(len(text) - len(b"".join(text.splitlines(keepends=True)[-lines:])) if lines else len(text))
@@ -122,4 +122,4 @@ def _waiting_reason(pod: Object, container_name: str) -> str:
 def _number(query: Any, key: str) -> int | None:
     """Return a number of the query, None if it is missing or no number."""
     text = query.get(key, "")
-    return int(text) if text.isdigit() else None
+    return int(text) if text.isdecimal() else None

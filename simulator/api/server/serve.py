@@ -65,7 +65,7 @@ class Served:
     async def restart(self, after_s: float) -> None:
         """Stop for `after_s` seconds, then start on the same port with all objects. Connections and watches end.
 
-        Raises OSError if another program has taken the port; then nothing listens.
+        Injected faults are lost. Raises OSError if another program has taken the port; then nothing listens.
         """
         await self.stop()
         await asyncio.sleep(after_s)

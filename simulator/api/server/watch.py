@@ -32,12 +32,12 @@ class WatchServer:
         selection: ObjectPredicate,
         show: Callable[[Stored], bytes] = raw,
     ) -> web.StreamResponse:
-        """Answer one watch request until its time is over or the client ends it. Return the response.
+        """Answer one watch request until its time is over, the client ends it, or drop() ends it. Return the response.
 
         selection: chooses the objects. show: encodes an object. The query may ask for bookmarks, initial events, a
         version and a time. If it asks for initial events, or has no version or version 0, every existing object is sent
-        as ADDED first. A version from the future, too large for this server, is not refused: the watch begins with
-        the next change. Raises ApiRefusal: 410 if the version is too old to continue from, 500 for a version that is no
+        as ADDED first. A version from the future, too large for this server, is not refused: the watch begins with the
+        next change. Raises ApiRefusal: 410 if the version is too old to continue from, 500 for a version that is no
         number.
         """
         query = request.query
@@ -152,11 +152,13 @@ def _bookmark(kind: ResourceKind, version: int, annotations: dict[str, str]) -> 
 
 def _version(text: str) -> int:
     """Return a resourceVersion as a number, 0 for "". Raises ApiRefusal (500) for a text that is no number."""
-    if text and not text.isdigit():
+    if text and not text.isdecimal():
         raise ApiRefusal("", f"resourceVersion {text!r} is not a number")
     return int(text or 0)
 
 
 def _time_s(text: str) -> float:
-    """Return how long a watch lasts, in seconds: the number in a text, else a random time of 30 to 60 minutes."""
-    return float(text) if text.isdigit() and int(text) > 0 else random.uniform(_LONGEST_S / 2, _LONGEST_S)
+    """Return how long a watch lasts, in seconds: the number in a text if it is above 0, else a random time of 30 to 60
+    minutes.
+    """
+    return float(text) if text.isdecimal() and int(text) > 0 else random.uniform(_LONGEST_S / 2, _LONGEST_S)

@@ -46,11 +46,11 @@ def with_status(kind: ResourceKind, old: Object, new: Object) -> Object:
 
 
 def without_empty_fields(meta: dict[str, Any]) -> dict[str, Any]:
-    """Return the metadata without empty lists and maps."""
+    """Return a copy of metadata without empty labels, annotations, finalizers, ownerReferences and managedFields."""
     return {key: value for key, value in meta.items() if key not in _OMITTED_IF_EMPTY or value}
 
 
-def validated(kind: ResourceKind, obj: Object) -> Object:
+def normalize_object(kind: ResourceKind, obj: Object) -> Object:
     """Return the object as the API server stores it. Raises ApiRefusal (422) with every fault.
 
     For a custom kind its schema prunes, fills in and checks the object; for a pod, container statuses get the fields
@@ -104,11 +104,12 @@ def check_update(kind: ResourceKind, stored_meta: dict[str, Any], new_meta: dict
 
 
 def with_priority(pod: Object, classes: Iterable[Object]) -> Object:
-    """Return a copy of the pod with the priority of its PriorityClass, or of the global default class.
+    """Return a copy of the pod with the priority and preemption policy of its PriorityClass, or of the global default
+    class.
 
-    Of several default classes the lowest counts. The two system classes are known without an object. The priority stays
-    as it is if the pod names no class and there is no default. classes: all PriorityClasses. Raises ApiRefusal (403)
-    for an unknown class.
+    Of several default classes the lowest counts. The two system classes are known without an object and set the
+    priority only. Both fields stay as they are if the pod names no class and there is no default. classes: all
+    PriorityClasses. Raises ApiRefusal (403) for an unknown class.
     """
     spec = dict(pod.get("spec") or {})
     name = spec.get("priorityClassName")
@@ -136,7 +137,8 @@ def check_budgets(pod: Object, pods: Sequence[Object], budgets: Sequence[Object]
     """Check an eviction against the PodDisruptionBudgets. pods: all pods of the namespace.
 
     budgets: all of the namespace. Nothing is checked for a pod that is pending, has ended or is being deleted. Raises
-    ApiRefusal: 429 if a budget forbids the eviction, 500 if two budgets select the pod.
+    ApiRefusal: 429 if a budget forbids the eviction, 500 if two budgets select the pod. Raises ValueError for a budget
+    with a malformed number.
     """
     if value_at(pod, "status", "phase") in (*_ENDED, "Pending") or pod["metadata"].get("deletionTimestamp"):
         return
@@ -250,7 +252,8 @@ _PARTS = ("requests", "limits")
 def check_quotas(pod: Object, pods: Iterable[Object], quotas: Iterable[Object]) -> None:
     """Check a new pod against the ResourceQuotas. Raises ApiRefusal (403) if one would be exceeded.
 
-    pods: those of the namespace; pods that have ended do not count. quotas: all of the namespace.
+    pods: those of the namespace; pods that have ended do not count. quotas: all of the namespace; their scopes are
+    ignored.
     """
     requested, used = _requested_amounts(pod), Counter[str]()
     for each in pods:

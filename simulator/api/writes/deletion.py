@@ -133,6 +133,6 @@ def grace_period_s(kind: ResourceKind, obj: Object, options: DeleteOptions) -> i
 
 
 def terminating_namespace(namespace: Object, now: str) -> Object:
-    """Return a namespace that is being deleted: it takes no new objects, and goes once it is empty. now: RFC 3339."""
+    """Return a copy of the namespace with a deletionTimestamp and the phase Terminating. now: that time, RFC 3339."""
     meta = {**namespace["metadata"], "deletionTimestamp": now}
     return {**namespace, "metadata": meta, "status": {**(namespace.get("status") or {}), "phase": "Terminating"}}

@@ -115,7 +115,7 @@ def json_patch(target: Any, operations: Any) -> Any:
     for operation in operations:
         try:
             document = _apply(document, operation)
-        except (KeyError, IndexError, ValueError, TypeError) as error:
+        except (KeyError, IndexError, ValueError, TypeError, AttributeError) as error:
             raise ApiRefusal("Invalid", f"the JSON patch does not apply at {operation!r}: {error!r}") from error
     return document
 
@@ -123,7 +123,7 @@ def json_patch(target: Any, operations: Any) -> Any:
 def _apply(document: Any, operation: dict[str, Any]) -> Any:
     """Apply one operation of a JSON patch to the document, in place if possible, and return the document.
 
-    Raises ValueError, KeyError, IndexError or TypeError if it does not apply.
+    Raises ValueError, KeyError, IndexError, TypeError or AttributeError if it does not apply.
     """
     path = _pointer_steps(operation["path"])
     match operation["op"]:
@@ -187,7 +187,8 @@ def _set_value(document: Any, path: list[str], value: Any) -> None:
 def _remove_value(document: Any, path: list[str]) -> Any:
     """Remove the value at a path of the document, and return it.
 
-    path: not []. Raises KeyError or IndexError if there is none, and the errors of _value_at().
+    path: not []. Raises KeyError or IndexError if there is none, AttributeError for a step into a value that is neither
+    an object nor a list, and the errors of _value_at().
     """
     parent, last = _value_at(document, path[:-1]), path[-1]
     return parent.pop(_index(last, len(parent) - 1)) if isinstance(parent, list) else parent.pop(last)

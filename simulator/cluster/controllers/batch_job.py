@@ -60,7 +60,7 @@ def reconcile_job(
     states = _pod_states(job, pods)
     if why := _failure(job, states, now_s):
         return _end_job(job, states, now_s, ("FailureTarget", "Failed"), *why)
-    if _succeeded(spec, states):
+    if _has_succeeded(spec, states):
         why = ("CompletionsReached", "Reached expected number of succeeded pods")
         return _end_job(job, states, now_s, ("SuccessCriteriaMet", "Complete"), *why)
     if spec.get("suspend"):
@@ -95,7 +95,7 @@ def is_indexed(job: Object) -> bool:
 def index_of(pod: Object) -> int:
     """Return a pod's index; -1 if its annotation is missing or no number."""
     text = (pod["metadata"].get("annotations") or {}).get(INDEX, "")
-    return int(text) if text.isdigit() else -1
+    return int(text) if text.isdecimal() else -1
 
 
 def parse_indexes(text: str) -> frozenset[int]:
@@ -221,8 +221,8 @@ def _pod(job: Object, index: int | None) -> Object:
 def _failure(job: Object, states: _PodStates, now_s: float) -> tuple[str, str] | None:
     """Return (reason, message) of a Job that fails; None if it continues.
 
-    It fails if its status has FailureTarget, beyond its back-off limit, or after its deadline. now_s: seconds since
-    1970.
+    It fails if its status has FailureTarget, if more pods have failed than its backoffLimit, or after its deadline,
+    which does not count while it is suspended. now_s: seconds since 1970.
     """
     spec, began = job["spec"], (job.get("status") or {}).get("startTime")
     if failure_target := _true_condition(job.get("status") or {}, "FailureTarget"):
@@ -235,7 +235,7 @@ def _failure(job: Object, states: _PodStates, now_s: float) -> tuple[str, str] |
     return None
 
 
-def _succeeded(spec: Object, states: _PodStates) -> bool:
+def _has_succeeded(spec: Object, states: _PodStates) -> bool:
     """Return True if a Job has as many successful pods as it needs. Without `completions`: one has succeeded, none is
     active.
 

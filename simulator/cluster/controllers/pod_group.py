@@ -22,7 +22,8 @@ GROUPS = "podgroups.scheduling.volcano.sh"
 def reconcile_group(group: Object, pods: Sequence[Object], free: Mapping[str, int]) -> ControllerResult:
     """Return the status write that a PodGroup of Volcano needs; no write if nothing changed.
 
-    pods: its members. free: what all nodes together have free, in thousandths, by resource.
+    pods: its members. free: what all nodes together have free, in thousandths, by resource. Raises BadQuantity if its
+    minResources cannot be read.
     """
     before: Object = group.get("status") or {}
     counts = {word: sum(phase(pod) == word.capitalize() for pod in pods) for word in ("running", "succeeded", "failed")}
@@ -34,8 +35,9 @@ def reconcile_group(group: Object, pods: Sequence[Object], free: Mapping[str, in
 def _phase(group: Object, pods: Sequence[Object], free: Mapping[str, int]) -> str:
     """Return the phase of a PodGroup: Completed, Running, Inqueue or Pending.
 
-    pods: its members. free: what all nodes together have free, by resource, in the units of `amounts_of`. Once out of
-    Pending, a PodGroup without running members is Inqueue, whatever is free.
+    Members that are being deleted do not count. Completed: all have ended. Running: at least minMember run or have
+    succeeded. Else it stays Pending until its minResources fit into `free`; from then on it is Inqueue, whatever is
+    free. pods: its members. free: as for reconcile_group().
     """
     phases = [phase(pod) for pod in pods if not is_terminating(pod)]
     if phases and {*phases} <= {"Succeeded", "Failed"}:

@@ -54,7 +54,8 @@ def reconcile_job(
     """Return the writes that a Volcano Job needs now, and when to look again.
 
     pods: those that it owns. group: its PodGroup; None if it does not exist. now_s: seconds since 1970. others: its
-    Services and ConfigMaps, by resource ("services", "configmaps"); None for none.
+    Services and ConfigMaps, by resource ("services", "configmaps"); None for none. Raises msgspec.ValidationError for
+    an owned object that cannot be read.
     """
     raw = {**job, "apiVersion": VOLCANO_JOB.api_version, "kind": VOLCANO_JOB.object_kind}
     listed = {**(others or {}), GROUPS: [] if group is None else [group]}

@@ -76,7 +76,7 @@ class HttpClient:
     ) -> None:
         """Take a session and the server's URL. token: the caller's credentials, "" for none.
 
-        trust: the CA of a server with TLS.
+        trust: the CA of a server with TLS; None for the CAs of this machine.
         """
         self._session, self._url = session, url
         self._trust = trust if trust is not None else True
@@ -117,9 +117,9 @@ class HttpClient:
         """Yield every object of a list, then SYNCED, then every change, without end, each as (event, object).
 
         The event is ADDED, MODIFIED, DELETED, or SYNCED with an empty object. A watch that ends continues from its last
-        version. If that version is gone (410), a new list follows, and a DELETED with metadata only for every object
-        that is no longer listed. path: of a list, with its selectors. Raises the errors of ApiClient.call, if the list
-        or the watch is refused (but for 410) or the connection breaks.
+        version. If that version is refused (410), or the watch has sent an ERROR, a new list follows, and a DELETED
+        with metadata only for every object that is no longer listed. path: of a list, with its selectors. Raises the
+        errors of ApiClient.call, if the list or the watch is refused (but for 410) or the connection breaks.
         """
         version = ""
         known: dict[str, dict[str, Any]] = {}  # uid -> metadata enough to name it

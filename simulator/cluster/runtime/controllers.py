@@ -37,7 +37,7 @@ _PATHS = {
 }
 _CHILDREN = ("services", "configmaps")  # of Volcano Jobs, beside pods and PodGroups
 _MERGE = "application/merge-patch+json"
-_AGAIN_S = 1.0
+_RETRY_S = 1.0
 Key = tuple[str, str]  # resource, uid
 
 
@@ -87,7 +87,7 @@ class Controllers:
                     self._changed.set()
             except (aiohttp.ClientError, ApiError, TimeoutError) as error:
                 log.warning("watch_failed", extra={"kind": resource, "why": str(error)})
-                await asyncio.sleep(_AGAIN_S)
+                await asyncio.sleep(_RETRY_S)
 
     def _store_observed(self, resource: str, event: str, obj: Object) -> None:
         """Store an object that a watch has shown, and mark every object that must be reconciled because of it.
@@ -173,7 +173,7 @@ class Controllers:
                 await self._carry_out(write)
         except (aiohttp.ClientError, ApiError, TimeoutError) as error:
             log.warning("job_stuck", extra={"kind": resource, "job": obj["metadata"]["name"], "why": str(error)})
-            heapq.heappush(self._later, (time.time() + _AGAIN_S, key))
+            heapq.heappush(self._later, (time.time() + _RETRY_S, key))
 
     def _batch_job(self, job: Object, now_s: float) -> ControllerResult:
         """Return the writes that a Job needs. now_s: seconds since 1970."""

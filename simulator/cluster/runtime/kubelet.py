@@ -55,18 +55,18 @@ class Kubelet:
         self,
         api: ApiClient,
         pace: Pace,
-        serves: Callable[[str], bool],
+        is_own_node: Callable[[str], bool],
         host_ip: Callable[[str], str],
         processes: Processes | None = None,
         images: Collection[str] | None = None,
     ) -> None:
         """Make a kubelet that does not run yet.
 
-        pace: how long states last. serves: returns True for the name of a node of ours. host_ip: returns a node's
+        pace: how long states last. is_own_node: returns True for the name of a node of ours. host_ip: returns a node's
         address. processes: runs the pods that state a command; None leaves all pods to the table. images: the images
         that can be pulled; None for any. A pod with another image stays in ErrImagePull.
         """
-        self._api, self._pace, self._serves, self._host_ip = api, pace, serves, host_ip
+        self._api, self._pace, self._is_own_node, self._host_ip = api, pace, is_own_node, host_ip
         self._processes, self._images = processes, images
         self._pods: dict[str, Object] = {}
         self._since: dict[str, tuple[PodState, float]] = {}
@@ -117,7 +117,7 @@ class Kubelet:
         event: ADDED, MODIFIED or DELETED.
         """
         uid = pod["metadata"]["uid"]
-        if event == "DELETED" or not self._serves(pod.get("spec", {}).get("nodeName", "")):
+        if event == "DELETED" or not self._is_own_node(pod.get("spec", {}).get("nodeName", "")):
             self._pods.pop(uid, None)
             self._since.pop(uid, None)
             self._unpulled.discard(uid)

@@ -214,24 +214,24 @@ class Scheduler:
                 continue  # the pause of a pod is over
 
     async def _schedule_pod(self, pod_info: PodInfo, tasks: asyncio.TaskGroup) -> None:
-        """Schedule a pod, together with its gang if the gang lacks more than this pod to its min; else record why they
-        wait.
+        """Choose a node for a pod, and for its gang with it if the gang lacks more than this pod to its min. Start the
+        bindings, or record why the pods wait.
 
         tasks: runs the bindings, which are not awaited here.
         """
         members = [
             each
-            for each in self._gangs.together(pod_info.uid)
+            for each in self._gangs.pods_to_try(pod_info.uid)
             if each in self._name_by_uid and each not in self._assumed
         ]
-        lacking = self._gangs.lacking(pod_info.uid)
-        if lacking > max(1, len(members)):
-            why = f"gang {self._gangs.name(pod_info.uid)} waits for {lacking - len(members)} more of its pods"
+        missing = self._gangs.missing_members(pod_info.uid)
+        if missing > max(1, len(members)):
+            why = f"gang {self._gangs.name(pod_info.uid)} waits for {missing - len(members)} more of its pods"
             self._refuse_all(members, Unscheduled(WaitReason.UNSCHEDULABLE, why))
             return
-        pod_infos = [self.waiting.pod_info(uid) for uid in members] if lacking > 1 else [pod_info]
+        pod_infos = [self.waiting.pod_info(uid) for uid in members] if missing > 1 else [pod_info]
         chosen, refusal = await self._decide_all([each for each in pod_infos if each is not None])
-        if len(chosen) < max(1, lacking):
+        if len(chosen) < max(1, missing):
             for each, _ in chosen:
                 self.cluster.remove(each.uid)
             self._refuse_all(members, refusal or Unscheduled(WaitReason.UNSCHEDULABLE, "its gang changed"))
@@ -433,7 +433,8 @@ class ObjectCache:
     def put(self, resource: str, obj: Object) -> bool:
         """Add an object, and return True. Return False if its version or a newer one is known, or if it was deleted.
 
-        The last 10,000 deletions are remembered. obj: with uid and resourceVersion; it is stored, not copied.
+        The last 10,000 deletions are remembered. obj: with uid and resourceVersion; it is stored, not copied. Raises
+        BadQuantity for a node or bound pod whose amounts cannot be read; it is stored all the same.
         """
         meta = obj["metadata"]
         uid, objects = meta["uid"], self._objects.setdefault(resource, {})
@@ -535,8 +536,8 @@ def log_and_skip(kind: str, obj: Mapping[str, Any] | None = None) -> Iterator[No
 
 
 def error_message(error: Exception) -> str:
-    """Return a text about an error and its place, at most 200 characters, because a tenant may have written its
-    message.
+    """Return a text about an error that was raised, and its place. It has at most 200 characters, because a tenant may
+    have written the message.
     """
     step = traceback.extract_tb(error.__traceback__)[-1]
     return f"{type(error).__name__} at {step.filename.rpartition('/')[2]}:{step.lineno}: {error}"[:200]

@@ -29,14 +29,14 @@ class PodFolders:
     memory: Path  # on tmpfs where the machine has one
 
     def make(self) -> None:
-        """Create the folders that every pod has. Existing ones stay. Raises OSError."""
+        """Create the folders and the file nsswitch.conf that every pod has. Existing folders stay. Raises OSError."""
         for each in (self.disk / "root", self.shared, self.disk / "notes", self.memory / "shm"):
             each.mkdir(parents=True, exist_ok=True, mode=_NO_ONE_ELSE)
         (self.memory / "shm").chmod(0o1777)
         (self.disk / "nsswitch.conf").write_text(_FILES_ONLY)
 
     def remove(self) -> None:
-        """Remove everything, including what its containers wrote."""
+        """Remove everything, including what its containers wrote. Errors are ignored: what cannot be removed stays."""
         for each in (self.disk, self.memory):
             shutil.rmtree(each, ignore_errors=True)
 
@@ -62,7 +62,8 @@ class PodFolders:
     def new_log_file(self, container: str, run: int) -> Path:
         """Return the path of the file for the output of a new run of a container, which is not created here.
 
-        run: its number, from 0. The file of run `run` - 2 is removed. container: its name.
+        run: its number, from 0. The file of run `run` - 2 is removed. container: its name. Raises OSError if the folder
+        cannot be created or that file cannot be removed.
         """
         folder = self.disk / "logs" / container
         folder.mkdir(parents=True, exist_ok=True)
@@ -70,7 +71,8 @@ class PodFolders:
         return folder / f"{run}.log"
 
     def new_termination_message_file(self, container: str) -> Path:
-        """Create the file for the termination message of a container, or empty it, and return its path.
+        """Create the file for the termination message of a container, or empty it, and return its path. Raises
+        OSError.
 
         container: its name.
         """
@@ -121,7 +123,10 @@ class PodFolders:
             part.replace(target)
 
     def write_service_account(self, files: Mapping[str, bytes]) -> str:
-        """Write the files of the pod's service account, and return the path of their folder. files: name -> content."""
+        """Write the files of the pod's service account, and return the path of their folder. Raises OSError.
+
+        files: name -> content.
+        """
         self.write("service-account", {name: File(data, _FOR_ALL) for name, data in files.items()})
         return str(self.disk / "volumes" / "service-account")
 

@@ -67,7 +67,8 @@ class Runner:
         """Store a new or changed pod. Start its processes if it is new, states a command and has no RUNS_FOR
         annotation.
 
-        A pod that has ended is not started. Hosts files are written again.
+        A pod that has ended is not started. Hosts files are written again. Raises ValueError if all addresses of the
+        runner's block are in use; the pod is then stored, but not started.
         """
         uid = pod["metadata"]["uid"]
         self._pods_by_uid[uid] = pod

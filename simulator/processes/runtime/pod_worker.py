@@ -42,7 +42,7 @@ log = logging.getLogger(__name__)
 
 Object = dict[str, Any]
 _STRATEGIC = "application/strategic-merge-patch+json"
-_AGAIN_S = 1.0
+_RETRY_S = 1.0
 _TAIL_BYTES = 2048  # of the log, for FallbackToLogsOnError
 
 
@@ -84,7 +84,8 @@ class RunningPod:
         self._changed.set()
 
     async def run(self) -> None:
-        """Run the pod's containers until the pod is deleted; then kill those that still run. Cancelled, kill them too.
+        """Run the pod's containers until the pod is deleted, then kill those that still run. A cancellation kills
+        them, too.
 
         A pod that is being deleted is deleted at the API server once all its containers have ended. A failed start or
         write is tried again and not raised. The caller creates the pod's folders before, and removes them afterwards.
@@ -112,7 +113,7 @@ class RunningPod:
     async def _do_what_is_due(self, now_s: float) -> None:
         """Send the due signals, start the due containers, and report the pod's status, in this order.
 
-        now_s: seconds since 1970.
+        The first status is also reported before the first start. now_s: seconds since 1970.
         """
         meta = self.pod["metadata"]
         if self._deleted:
@@ -121,9 +122,9 @@ class RunningPod:
             self.lifecycle = lifecycles.begin_deletion(
                 self.lifecycle, now_s, float(meta.get("deletionGracePeriodSeconds") or 0)
             )
-        for name, number in lifecycles.signals_due(self.lifecycle, now_s):
-            self.lifecycle = lifecycles.record_signal(self.lifecycle, name, number)
-            self._children[name].send_signal(number)
+        for name, signal_name in lifecycles.signals_due(self.lifecycle, now_s):
+            self.lifecycle = lifecycles.record_signal(self.lifecycle, name, signal_name)
+            self._children[name].send_signal(signal_name)
         if not self.last_status:
             await self._report(now_s)  # the address is known before anything starts, so that it can be handed down
         for name in lifecycles.starts_due(self.lifecycle, now_s):
@@ -220,7 +221,7 @@ class RunningPod:
         next_s = lifecycles.next_due_s(self.lifecycle, now_s)
         pause_s = None if next_s is None else max(0.0, next_s - now_s)
         if not self._deleted and (self._status_unwritten or self._object_is_due()):  # the API server did not answer
-            pause_s = min(_AGAIN_S, pause_s or _AGAIN_S)
+            pause_s = min(_RETRY_S, pause_s or _RETRY_S)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(pause_s):
                 await self._changed.wait()
@@ -415,10 +416,10 @@ class Child:
             self._process.stdin.close()
         return 128 - code if code < 0 else code
 
-    def send_signal(self, number: str) -> None:
-        """Send SIGTERM to the command, or SIGKILL to everything in the container. number: TERM or KILL."""
+    def send_signal(self, name: str) -> None:
+        """Send SIGTERM to the command, or SIGKILL to everything in the container. name: TERM or KILL."""
         with contextlib.suppress(ProcessLookupError):
-            self._process.send_signal(signal.SIGUSR1 if number == KILL else signal.SIGTERM)
+            self._process.send_signal(signal.SIGUSR1 if name == KILL else signal.SIGTERM)
 
     async def kill(self) -> None:
         """Kill everything in the container, and wait for its end."""

@@ -128,6 +128,11 @@ def test_indexes_are_told_in_runs(text, found):
     assert format_indexes(found) == text
 
 
+@pytest.mark.parametrize("text", ["", "x", "-1", "\N{SUPERSCRIPT TWO}"])
+def test_an_index_that_is_no_number_is_none(text):
+    assert index_of({"metadata": {"annotations": {batch_job.INDEX: text}}}) == -1
+
+
 @given(st.frozensets(st.integers(0, 60)))
 def test_telling_indexes_loses_none(indexes):
     assert parse_indexes(format_indexes(indexes)) == indexes

@@ -5,7 +5,7 @@ import pytest
 from turnout.simulator.processes.container_spec import (
     CannotStart,
     Sources,
-    expanded,
+    expand_variables,
     from_field,
     from_resource,
     launch_of,
@@ -30,7 +30,7 @@ POD = {
 (MAIN,) = POD["spec"]["containers"]
 SOURCES = Sources(
     {"c": {"data": {"k": "v"}}},
-    {"s": {"kind": "Secret", "data": {"k": "cw=="}}},
+    {"s": {"kind": "Secret", "data": {"k": "cw=="}}, "bad": {"kind": "Secret", "data": {"k": "x"}}},
     {"host": {"spec": {"hostPath": {"path": "/code"}}}, "nfs": {"spec": {"nfs": {"server": "10.0.0.9", "path": "/"}}}},
 )
 
@@ -47,7 +47,7 @@ SOURCES = Sources(
     ],
 )
 def test_words_are_put_in_as_kubernetes_does(text, told):
-    assert expanded(text, {"A": "1"}) == told
+    assert expand_variables(text, {"A": "1"}) == told
 
 
 @pytest.mark.parametrize(
@@ -105,6 +105,7 @@ def test_an_environment_is_built_in_order():
         ({"env": [{"name": "A", "valueFrom": {"secretKeyRef": {"name": "x", "key": "k"}}}]}, 'secret "x" not found'),
         ({"env": [{"name": "A", "valueFrom": {"configMapKeyRef": {"name": "c", "key": "x"}}}]}, "couldn't find key x"),
         ({"envFrom": [{"configMapRef": {"name": "x"}}]}, 'configmap "x" not found'),
+        ({"envFrom": [{"secretRef": {"name": "bad"}}]}, "the value of 'k' is no base64"),
         ({"env": [{"name": "A", "valueFrom": {"fieldRef": {"fieldPath": "spec.x"}}}]}, "no field 'spec.x'"),
         ({"env": [{"name": "A", "valueFrom": {"fileKeyRef": {}}}]}, "fileKeyRef, which is not done here"),
         ({"volumeMounts": [{"name": "v", "mountPath": "/v", "subPath": "../x"}]}, "leads out of its volume"),

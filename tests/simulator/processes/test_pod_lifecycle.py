@@ -75,6 +75,14 @@ def test_a_failed_init_container_fails_a_pod_that_never_restarts():
     assert starts_due(again, 1) == ["i"]
 
 
+def test_a_failed_init_container_ends_the_sidecars():
+    life = start_all(start_all(new_lifecycle(pod("Never", inits=("side", "i")))))
+    life = record_end(life, "i", 1, 1)
+    assert signals_due(life, 1) == [("side", TERM)]
+    life = record_end(record_signal(life, "side", TERM), "side", 143, 2)
+    assert (phase(life), has_no_process(life), starts_due(life, 99), next_due_s(life, 2)) == ("Failed", True, [], None)
+
+
 def test_the_first_restart_is_at_once_and_later_pauses_double():
     life, now_s, pauses = start_all(new_lifecycle(pod(), (10.0, 60.0))), 0.0, []
     for _ in range(6):
