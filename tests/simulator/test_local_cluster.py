@@ -8,9 +8,9 @@ import pytest
 from aiohttp import test_utils, web
 
 from turnout.kube import labels
-from turnout.simulator.cluster.runtime.clients import ApiError, ExtenderClient, HttpClient
+from turnout.simulator.cluster.runtime.clients import ApiError, ExtenderClient, HttpClient, read_reply
 from turnout.simulator.cluster.runtime.scheduler_loop import Scheduler, SchedulerSettings
-from turnout.simulator.cluster.scheduler import ExtenderReply, ExtenderSettings, WaitReason
+from turnout.simulator.cluster.scheduler import ExtenderReply, ExtenderSettings, ExtenderVerb, WaitReason
 from turnout.simulator.local_cluster import background, local_cluster
 
 PODS = "/api/v1/namespaces/default/pods"
@@ -123,6 +123,14 @@ async def test_the_extender_sees_names_and_a_whole_pod_and_is_obeyed(api_server)
     assert first["Pod"]["metadata"]["name"] == "p"
     assert first["Pod"]["spec"]["containers"][0]["resources"]["requests"]["nvidia.com/gpu"] == "8"
     assert sorted(asked[1][1]["NodeNames"]) == ["b", "c"]
+
+
+@pytest.mark.parametrize(
+    "raw", [b'{"x":' + b"[" * 100_000, b"[]", b"\xff"], ids=["nested too deep", "a list", "no JSON"]
+)
+def test_a_reply_that_cannot_be_read_is_a_value_error(raw):
+    with pytest.raises(ValueError, match=r"\w"):
+        read_reply(ExtenderVerb.FILTER, raw)
 
 
 @pytest.mark.asyncio

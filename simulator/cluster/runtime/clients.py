@@ -248,9 +248,12 @@ def read_reply(verb: ExtenderVerb, raw: bytes) -> ExtenderReply:
     without them refuses every node. Its Error becomes `failed`. For kube-scheduler the case of keys does not matter,
     and a null for a prioritize is an empty list; here it is a ValueError.
     """
-    if verb is ExtenderVerb.PRIORITIZE:
-        return ExtenderReply(points={p.host: p.score for p in msgspec.json.decode(raw, type=list[_HostPriority])})
-    result = msgspec.json.decode(raw, type=_FilterResult)
+    try:
+        if verb is ExtenderVerb.PRIORITIZE:
+            return ExtenderReply(points={p.host: p.score for p in msgspec.json.decode(raw, type=list[_HostPriority])})
+        result = msgspec.json.decode(raw, type=_FilterResult)
+    except RecursionError as error:
+        raise ValueError(f"the reply is nested too deep: {error}") from error
     refused = {**(result.failed_nodes or {}), **(result.failed_and_unresolvable_nodes or {})}
     return ExtenderReply(feasible_nodes=tuple(result.node_names or ()), refused=refused, failed=result.error)
 
