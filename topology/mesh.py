@@ -150,7 +150,8 @@ def cheapest_order(fabric: Fabric, mesh: Mesh, hosts: Sequence[int], ranks_per_p
     """Return (least price over all orders of the outer axes, host id of each pod by rank in that order).
 
     hosts: the host id of each pod along the ring. ranks_per_pod: ranks of one pod. The price is that of mesh_price().
-    Outer axes only connect different pods. Of equal prices, the order of the mesh itself is chosen.
+    Outer axes only connect different pods. Of several orders with the least price the first counts; the order of the
+    mesh itself comes first.
     """
     candidates = (
         (mesh_price(fabric, mesh, reordered_hosts, ranks_per_pod), reordered_hosts)

@@ -39,7 +39,10 @@ class ControllerInformers(InformerFactory):
         rng: random.Random,
         namespace: str = "",
     ) -> None:
-        """Register all watches; they start with `run`. namespace: the only one that is watched, "" for all."""
+        """Register all watches; they start with `run`.
+
+        kinds: by the path of their group, as in a JobKey. namespace: the only one that is watched, "" for all.
+        """
         super().__init__(source, clock, rng)
         self._cache, self._namespace = cache, namespace
         self.watch(_NODES, NODES_PATH, OfferingNode, cache.nodes)

@@ -240,8 +240,8 @@ def _own_min(task: VolcanoTask, job: Job) -> int:
 
 
 def _elastic_task(tasks: list[VolcanoTask]) -> int:
-    """Return the index of the task that is resized: the first one named worker or workers, else the last of the
-    largest.
+    """Return the index of the task that is resized: the first one named worker or workers; else the task with the most
+    replicas, of several the last.
     """
     named = [number for number, task in enumerate(tasks) if task.name in ("worker", "workers")]
     return named[0] if named else max(range(len(tasks)), key=lambda number: (tasks[number].replicas, number))

@@ -176,8 +176,8 @@ class Reflector(Generic[T]):
     async def _list_and_watch(self) -> float:
         """List if the version is unknown, then watch until the watch ends.
 
-        Return the wait before the next round, in seconds. An error of a call is recorded and not raised. A watch that
-        lasted for HEALTHY_S, or a list after Gone, resets the number of failures.
+        Return the wait before the next round, in seconds. An error of a call is recorded and not raised. The failures
+        are counted from 0 again after a watch that lasted for HEALTHY_S, and at a Gone that follows no other Gone.
         """
         start_s = self._clock.monotonic()
         error: CallError | None = None

@@ -38,7 +38,7 @@ class GangSets:
             self._keys.setdefault(name, {})[key] = None
             self._oldest.pop(name, None)
 
-    def oldest(self, namespace: str, name: str, gangs: Mapping[GangKey, Gang]) -> list[Gang]:
+    def oldest_gangs(self, namespace: str, name: str, gangs: Mapping[GangKey, Gang]) -> list[Gang]:
         """Return the gangs of a set, the oldest first, at most MAX_TOGETHER; [] for an unknown set.
 
         gangs: all gangs of the cluster. The list is cached until a gang of the set changes: do not change it.

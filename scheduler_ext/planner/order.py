@@ -223,7 +223,7 @@ def gangs_of_set(view: ClusterView, gang: Gang) -> list[Gang]:
         return []
     if gang.terms.ancestors:
         return gangs_of_tree(view, gang)
-    partners = view.sets.oldest(gang.key.namespace, name, view.gangs)
+    partners = view.sets.oldest_gangs(gang.key.namespace, name, view.gangs)
     return partners if any(other is gang for other in partners) else []
 
 

@@ -317,7 +317,7 @@ PLANNED = "planned"  # the reason of a gang whose gates are about to be lifted
 OTHER_GATE = "other_gate"  # the reason of pods that also wait for a gate that another program lifts
 
 
-def oldest(gate_waits: Iterable[GateWait], limit: int = MAX_GANGS) -> list[GateWait]:
+def oldest_waits(gate_waits: Iterable[GateWait], limit: int = MAX_GANGS) -> list[GateWait]:
     """Return the gangs that have waited longest, at most `limit`, the oldest first; one for each namespace, name and
     reason.
     """
@@ -342,6 +342,6 @@ class _OldestGates(Collector):
             f"The {MAX_GANGS} oldest gangs."
         )
         gauge = GaugeMetricFamily("turnout_gate_oldest_seconds", text, labels=["gang_namespace", "gang_name", "reason"])
-        for each in oldest(self._gate_waits()):
+        for each in oldest_waits(self._gate_waits()):
             gauge.add_metric([each.namespace, each.name, each.reason], each.age_s)
         yield gauge

@@ -37,7 +37,7 @@ def known(*all_gangs):
 
 
 def names(sets, gangs, namespace="default", name="eval"):
-    return [each.key.name for each in sets.oldest(namespace, name, gangs)]
+    return [each.key.name for each in sets.oldest_gangs(namespace, name, gangs)]
 
 
 def test_a_set_holds_the_gangs_of_its_name_and_namespace_the_oldest_first():

@@ -10,7 +10,7 @@ from hack.controlplane.tools import cache
 from tests.scheduler_ext.server_support import body, opened, preempt_body
 from turnout.jobs.gang import GangKey
 from turnout.kube.client.clock import RealClock
-from turnout.scheduler_ext.server.metrics import GateWait, Metrics, oldest
+from turnout.scheduler_ext.server.metrics import GateWait, Metrics, oldest_waits
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -173,5 +173,5 @@ def test_the_classes_of_excess_leaves_start_at_0():
     ),
 ])  # fmt: skip
 def test_the_oldest_gangs_behind_gates_are_named(gate_waits, named):
-    assert [each.name for each in oldest(gate_waits)] == named
-    assert oldest(gate_waits)[0].age_s == max(each.age_s for each in gate_waits)
+    assert [each.name for each in oldest_waits(gate_waits)] == named
+    assert oldest_waits(gate_waits)[0].age_s == max(each.age_s for each in gate_waits)
