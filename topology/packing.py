@@ -27,16 +27,15 @@ Counts = npt.NDArray[np.signedinteger]  # whole numbers: amounts of pods or host
 class RoomByTier:
     """The free room of every host and switch, in pods of one shape. The room of a tier is summed on first use."""
 
-    __slots__ = ("_has_hosts_for_two_pods", "_preferences", "_tiers", "fabric")
+    __slots__ = ("_has_hosts_for_two_pods", "_host_preferences", "_preferences", "_tiers", "fabric")
 
-    def __init__(self, fabric: Fabric, room: Counts, preferences: Iterable[Counts] = ()) -> None:
+    def __init__(self, fabric: Fabric, room: Counts, preferences: Sequence[Counts] = ()) -> None:
         """Take the free room of each host id, in pods, and the preferences of a PlacementRequest, which decide among
         equal switches.
         """
         self.fabric = fabric
-        self._preferences: list[list[Counts]] = [
-            [np.where(room > 0, preference, 0)] for preference in preferences
-        ]  # by table and tier
+        self._host_preferences = preferences
+        self._preferences: list[list[Counts]] | None = None  # by table and tier, made when they first decide
         self._tiers: list[Counts] = [room]
         self._has_hosts_for_two_pods: bool | None = None
 
@@ -54,6 +53,9 @@ class RoomByTier:
 
         Each table has one number for each switch, summed over its hosts with room; a larger number is better.
         """
+        if self._preferences is None:
+            room = self._tiers[0]
+            self._preferences = [[np.where(room > 0, preference, 0)] for preference in self._host_preferences]
         for sums in self._preferences:
             while len(sums) <= tier:
                 preference: Counts = np.add.reduceat(sums[-1], self.fabric.first_child[len(sums)])

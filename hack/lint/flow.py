@@ -139,9 +139,9 @@ def decide_questions() -> Iterator[Question]:
 
 
 def save_questions() -> Iterator[Question]:
-    """Yield (name, function) of a save to memory, followed by its write to storage with the commit.
+    """Yield (name, function) of two saves to memory, each followed by its write to storage with the commit.
 
-    The daemon is a thread of this process.
+    Call them in this order. The daemon is a thread of this process.
     """
     import torch
 
@@ -153,12 +153,14 @@ def save_questions() -> Iterator[Question]:
         checkpointer.save(1, state, disk=True)
         checkpointer.wait()
 
-        def later() -> None:
-            """Save again, and wait until the save is in storage."""
-            checkpointer.save(2, state, disk=True)
+        def save(step: int) -> None:
+            """Save a step, and wait until it is in storage."""
+            checkpointer.save(step, state, disk=True)
             checkpointer.wait()
 
-        yield "a later save, to its commit in storage", later
+        # The second save of a round frees the replicas of earlier rounds, later ones do not.
+        yield "the second save, to its commit in storage", lambda: save(2)
+        yield "a later save, to its commit in storage", lambda: save(3)
         checkpointer.close()
 
 

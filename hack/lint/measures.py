@@ -1,14 +1,16 @@
 """Print how large and how readable a tree is: lines, names, classes, complexity. `python -m hack.lint.measures`.
 
 The figures are for people who compare two commits; nothing fails here. Arguments are other checkouts.
-Complexity is counted by radon.
+Complexity is counted by radon. Lines of code are neither docstrings nor comments, and are not blank.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import io
 import sys
+import tokenize
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -19,6 +21,8 @@ from hack.lint.words import BARE_WORDS, definitions
 
 PRODUCT = tuple(LAYERS)
 MAX_COMPLEXITY, MAX_FIELDS, MAX_METHODS = 12, 15, 12
+
+_NO_CODE = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
 
 
 class Measure(NamedTuple):
@@ -39,6 +43,8 @@ def measures(root: Path) -> list[Measure]:
                 classes[node.name].append(path.relative_to(root).parts[0])
     return [
         Measure("product lines", _lines(product)),
+        Measure("product lines of docstrings", sum(map(_docstring_lines, trees.values()))),
+        Measure("product lines of code", sum(map(_code_lines, product))),
         Measure("product modules", len(product)),
         Measure("hack lines", _lines((root / "hack").rglob("*.py"))),
         Measure("tests lines", _lines((root / "tests").rglob("*.py"))),
@@ -58,6 +64,32 @@ def measures(root: Path) -> list[Measure]:
 
 def _lines(paths: Iterator[Path] | Sequence[Path]) -> int:
     return sum(path.read_text().count("\n") for path in paths if "__pycache__" not in path.parts)
+
+
+def _docstring_lines(tree: ast.Module) -> int:
+    """Count the lines of the docstrings of a module, its classes and its functions."""
+    return sum(last - first + 1 for first, last in _docstrings(tree))
+
+
+def _docstrings(tree: ast.Module) -> Iterator[tuple[int, int]]:
+    """Yield the first and the last line of each docstring, both from 1."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            text = node.body[0] if node.body and ast.get_docstring(node, clean=False) is not None else None
+            if text is not None:
+                yield text.lineno, text.end_lineno or text.lineno
+
+
+def _code_lines(path: Path) -> int:
+    """Count the lines of a file that hold code."""
+    source = path.read_text()
+    code: set[int] = set()
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type not in _NO_CODE:
+            code.update(range(token.start[0], token.end[0] + 1))
+    for first, last in _docstrings(ast.parse(source)):
+        code.difference_update(range(first, last + 1))
+    return len(code)
 
 
 def _bare_names(tree: ast.Module) -> int:

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from itertools import repeat
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,9 +37,8 @@ def offers_unknown_room(view: ClusterView, member: GangMember, names: Sequence[s
     names: the nodes of the request. The view must be up to date (`view.settle`), as it is after a question to the
     planner.
     """
-    row_of = view.snapshot.row_of
-    rows = [row_of.get(name, -1) for name in names]
-    return -1 in rows or bool((view.snapshot.room(member.shape)[rows] <= 0).any())
+    rows = np.fromiter(map(view.snapshot.row_of.get, names, repeat(-1)), np.int64, len(names))
+    return bool((rows < 0).any() or (view.snapshot.room(member.shape)[rows] <= 0).any())
 
 
 class LaggingView:

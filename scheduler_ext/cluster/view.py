@@ -169,11 +169,9 @@ class ClusterView:
         assumed = self.assumed_pods.node_of(member.uid)
         if assumed:
             return assumed
-        if member.nominated not in self.snapshot.nodes or (
-            member.nominated_by_us and member.membership.key.dialect != Dialect.ALONE.value
-        ):
+        if not member.nominated or (member.nominated_by_us and member.membership.key.dialect != Dialect.ALONE.value):
             return ""
-        return member.nominated
+        return member.nominated if member.nominated in self.snapshot.nodes else ""
 
     # Inside.
 

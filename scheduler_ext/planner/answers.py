@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from enum import Enum
-from itertools import islice
+from itertools import compress, islice
 
 import numpy as np
 from numpy.typing import NDArray
@@ -331,7 +331,7 @@ def _planned_node(plans: Plans, plan: GangPlan | None, member: GangMember) -> st
 
 def _rows(plans: Plans, names: Iterable[str]) -> list[int]:
     rows = plans.view.snapshot.row_of
-    return [rows[name] for name in names if name in rows]
+    return [row for row in map(rows.get, names) if row is not None]
 
 
 def _refuse(word: EventReason, detail: str, retry: bool = False) -> Answer:
@@ -405,9 +405,8 @@ def _no_room(plans: Plans, gang: Gang, member: GangMember, names: Sequence[str],
     refusal = Refusal(refusal.reason, add_reservation(plans.reservation_against(gang), gang, refusal.detail))
     if (tier := gang.tier) is None:
         return Answer((), Refusal(word, refusal.detail), None)
-    able = _could_hold_gang(plans, gang, member, tier)
-    rows = plans.view.snapshot.row_of
-    helpful_nodes = frozenset(name for name in names if (row := rows.get(name)) is not None and able[row])
+    able = _could_hold_gang(plans, gang, member, tier).tolist()  # a list: a numpy array is slow one by one
+    helpful_nodes = frozenset(compress(plans.view.snapshot.order, able)).intersection(names)
     return Answer((), Refusal(word, refusal.detail), helpful_nodes)
 
 

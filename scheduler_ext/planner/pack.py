@@ -40,6 +40,10 @@ def split_into_batches(request: GangRequest) -> list[PodBatch]:
     gpus = {m.shape: m.gpus for m in (*request.waiting, *(m for m, _ in request.placed_members))}
     if not by_key and request.absent.missing and gpus:
         by_key = {(None, max(gpus, key=lambda s: (gpus[s], s.requests))): []}
+    missing = request.absent.missing
+    if len(by_key) == 1:
+        (((gang_group, shape), members),) = by_key.items()
+        return [PodBatch(shape, tuple(members), missing, gang_group, max(gpus[shape], 1))]
     size = Counter[GangGroup | None]()
     for (gang_group, shape), members in by_key.items():
         size[gang_group] += max(gpus[shape], 1) * len(members) if gang_group is not None else 0
@@ -62,7 +66,6 @@ def split_into_batches(request: GangRequest) -> list[PodBatch]:
             shape.requests,
         )
 
-    missing = request.absent.missing
     return [
         PodBatch(shape, tuple(by_key[gang_group, shape]), 0 if at else missing, gang_group, max(gpus[shape], 1))
         for at, (gang_group, shape) in enumerate(sorted(by_key, key=turn))
