@@ -10,9 +10,8 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from turnout.autoscaler.capacity import Capacity
-from turnout.jobs.model import Job, JobKey, JobLifecycle, Pause
+from turnout.jobs.model import Gain, Job, JobKey, JobLifecycle, Pause, gain
 from turnout.jobs.queues.model import QueueShare
-from turnout.jobs.scaling_curve import Gain, gain
 from turnout.kube.pod_shape import PodShape
 from turnout.kube.times import unix_s
 

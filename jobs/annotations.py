@@ -7,8 +7,18 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import Any
 
-from turnout.jobs.model import ANY_SIZE, BadJob, Bounds, Order, Pause, ResizeBudget, Sizes, Spread
-from turnout.jobs.scaling_curve import DEFAULT_POWER, capped
+from turnout.jobs.model import (
+    ANY_SIZE,
+    DEFAULT_POWER,
+    BadJob,
+    Bounds,
+    Order,
+    Pause,
+    ResizeBudget,
+    Sizes,
+    Spread,
+    capped,
+)
 from turnout.jobs.wishes.merge import wish_of_pod
 from turnout.jobs.wishes.model import tier_of_level
 from turnout.kube import labels

@@ -17,8 +17,7 @@ import msgspec
 from turnout.autoscaler.model import Worker
 from turnout.jobs.annotations import points
 from turnout.jobs.kinds.job_kind import DEFAULT_IDENTITY, JobKind, PodIdentity, PodValues
-from turnout.jobs.model import BadJob, Job, JobKey
-from turnout.jobs.scaling_curve import Curve, capped
+from turnout.jobs.model import BadJob, Curve, Job, JobKey, capped
 from turnout.kube import labels
 from turnout.kube.labels import PLACEMENT_GATE
 from turnout.kube.objects import OwnerReference, Pod

@@ -11,10 +11,9 @@ from numpy.typing import NDArray
 from turnout.autoscaler.capacity import Capacity
 from turnout.autoscaler.model import UNKNOWN_NODE, JobState
 from turnout.kube.errors import KubeError
-from turnout.kube.node_capacity import ClusterSnapshot
+from turnout.kube.node_capacity import Charge, ClusterSnapshot
 from turnout.kube.objects import Node, Pod
 from turnout.kube.pod_shape import PodShape, amount
-from turnout.kube.resource_table import Charge
 from turnout.topology.fabric import EMPTY, Fabric
 
 _OVER = ("Succeeded", "Failed")  # phases of pods that have ended

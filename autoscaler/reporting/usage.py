@@ -26,9 +26,8 @@ from turnout.autoscaler.model import (
     total_gpus,
 )
 from turnout.autoscaler.scaling.free_room import lacking_pods
-from turnout.jobs.model import JobKey, JobLifecycle
+from turnout.jobs.model import JobKey, JobLifecycle, gain
 from turnout.jobs.queues.model import QueueShare, bounds_several
-from turnout.jobs.scaling_curve import gain
 from turnout.kube.pod_shape import PodShape
 
 OTHER = "other"  # stands for a queue: for GPUs that are in no share, and for pairs beyond MAX_PAIRS

@@ -13,8 +13,7 @@ import re
 from typing import Any
 
 from turnout.autoscaler.model import JobState, Policy, Step
-from turnout.jobs.model import Job
-from turnout.jobs.scaling_curve import Curve, gain
+from turnout.jobs.model import Curve, Job, gain
 from turnout.kube import labels
 from turnout.kube.times import rfc3339, unix_s
 

@@ -12,8 +12,7 @@ from turnout.autoscaler.model import NODES, JobState, Observation, Policy, Pool,
 from turnout.autoscaler.scaling.free_room import FreeRoom
 from turnout.autoscaler.scaling.guard import Decision, in_turn
 from turnout.autoscaler.scaling.resize_cost import balance_s, is_starting, pays_off
-from turnout.jobs.model import Pause
-from turnout.jobs.scaling_curve import gain
+from turnout.jobs.model import Pause, gain
 
 Unit = tuple[Pool, int]  # a pool, and how many workers are added at once, >= 1
 _HoldReason = tuple[Reason, str]  # why a job keeps its size: the reason, and a detail for a person

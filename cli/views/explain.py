@@ -19,9 +19,9 @@ from turnout.jobs.gang import Dialect, GangKey
 from turnout.jobs.model import JobKey
 from turnout.kube import labels
 from turnout.kube.errors import KubeError
+from turnout.kube.node_capacity import Charge, Rows
 from turnout.kube.objects import Node, Pod
 from turnout.kube.pod_shape import PodShape, shape_of
-from turnout.kube.resource_table import Charge, Rows
 from turnout.kube.times import rfc3339
 from turnout.scheduler_ext.cluster.view import ClusterView
 from turnout.scheduler_ext.planner.plans import Plans

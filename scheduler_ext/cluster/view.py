@@ -1,30 +1,213 @@
 """The cluster as the extender knows it: pods in gangs, and the free room on nodes.
 
 Objects may be put in any order and any number of times. Questions are about one gang at a time. One thread changes the
-view, never during a request. PodGroups and owners are in `pod_group_index.py`, the map and the addresses of nodes in
-`host_layout.py`. `planner/plans.py` decides which gang gets which host.
+view, never during a request. PodGroups and owners are in `pod_group_index.py`. `planner/plans.py` decides which gang
+gets which host.
 """
 
 from __future__ import annotations
 
+import math
 import re
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from heapq import nsmallest
 
 import numpy as np
 
-from turnout.jobs.gang import Dialect, GangKey
+from turnout.jobs.gang import LEADER_WORKER_SET, Dialect, GangKey
+from turnout.jobs.wishes.model import MAX_TOGETHER
 from turnout.kube.errors import BadQuantity, KubeError, TooComplex
-from turnout.kube.node_capacity import ClusterSnapshot
-from turnout.kube.objects import Pod
+from turnout.kube.node_capacity import Charge, ClusterSnapshot, Rows
+from turnout.kube.objects import Node, Pod
 from turnout.kube.pod_shape import Term, admission_view, preference
-from turnout.kube.resource_table import Charge, Rows
-from turnout.scheduler_ext.cluster.awaited_members import MAX_PATIENCE_S, AwaitedMembers
 from turnout.scheduler_ext.cluster.gang import Gang, GangChanges
-from turnout.scheduler_ext.cluster.gang_sets import GangSets
-from turnout.scheduler_ext.cluster.host_layout import HostLayout
 from turnout.scheduler_ext.cluster.levels import Levels
 from turnout.scheduler_ext.cluster.member import GangMember, member_of
 from turnout.scheduler_ext.cluster.pod_group_index import PodGroupIndex
-from turnout.topology.fabric import EMPTY, Fabric
+from turnout.topology.fabric import EMPTY, Fabric, with_unmapped_hosts
+
+
+class HostLayout:
+    """The map and the addresses of the nodes, from which the fabric is laid out."""
+
+    def __init__(self, snapshot: ClusterSnapshot) -> None:
+        """Start without nodes and without a map. snapshot: gets each node."""
+        self.is_stale = True  # True if the hosts have changed since the last `lay_out`
+        self._snapshot = snapshot
+        self._map: Fabric = EMPTY
+        self._ips: dict[str, str] = {}  # node -> InternalIP, "" for none
+
+    def put_node(self, node: Node) -> None:
+        """Add or update a node. If its name or its InternalIP is new, the layout is stale."""
+        name = node.metadata.name
+        ip = next((a.address for a in node.status.addresses or () if a.type == "InternalIP"), "")
+        if self._ips.get(name) != ip:
+            self._ips[name] = ip
+            self.is_stale = True
+        if not self._snapshot.put_node(node):
+            self.is_stale = True
+
+    def drop_node(self, name: str) -> None:
+        """Remove a node. Its row in the tables is removed with the next new layout."""
+        self._ips.pop(name, None)
+        self._snapshot.drop_node(name)
+
+    def set_map(self, fabric: Fabric) -> None:
+        """Use a new fabric, whose hosts have the names of the map: InternalIPs or node names."""
+        self._map = fabric
+        self.is_stale = True
+
+    def lay_out(self) -> Fabric:
+        """Return the fabric: the map's hosts under the names of their nodes, then the nodes off the map.
+
+        Host ids get a new meaning.
+        """
+        names = sorted(self._ips, reverse=True)  # of two nodes with one address the first by name has it
+        by_key = {self._ips[name]: name for name in names if self._ips[name]} | {name: name for name in names}
+        known = with_node_names(self._map, by_key)
+        on_map = set(known.hosts)
+        self.is_stale = False
+        return with_unmapped_hosts(known, sorted(name for name in self._ips if name not in on_map))
+
+
+def with_node_names(fabric: Fabric, by_key: dict[str, str]) -> Fabric:
+    """Return a copy of the fabric with the hosts named like their nodes. A host without a node keeps its name.
+
+    by_key: name or InternalIP of a host -> name of its node.
+    """
+    hosts = tuple(by_key.get(host, host) for host in fabric.hosts)
+    return replace(fabric, hosts=hosts, id_of_host={name: host for host, name in enumerate(hosts)})
+
+
+PATIENCE_S = 30.0  # how long room is reserved for announced members after the last member came
+MAX_PATIENCE_S = 300.0  # from the first member on, once in a gang's life, whatever size is stated later
+# A LeaderWorkerSet with the start-up policy LeaderReady makes the workers once the leader is ready: room for up to so
+# many workers is reserved while the leader runs, so long after it came.
+MAX_LEADER_WAIT_S = 1_800.0
+MAX_AWAITED_WORKERS = 64
+
+
+class AwaitedMembers:
+    """The gangs for whose missing members room is reserved, and until when."""
+
+    def __init__(
+        self,
+        gangs: Mapping[GangKey, Gang],
+        changed_gangs: GangChanges,
+        node_of: Callable[[GangMember], str],
+    ) -> None:
+        """Start without gangs.
+
+        gangs: those that have a pod. changed_gangs: gets the gangs that are not waited for any more. node_of: returns
+        the node on which a member takes room, "" if it takes none.
+        """
+        self._gangs, self._changed_gangs, self._node_of = gangs, changed_gangs, node_of
+        self._gangs_with_new_members: dict[GangKey, None] = {}  # gangs with a new member since the last update
+        self._wait_until_s: dict[GangKey, float] = {}
+        self._incomplete_since_s: dict[GangKey, float] = {}  # gangs that lacked members, and when that was first so
+        self._next_expiry_s = math.inf  # when the first of them need not be waited for any more
+
+    def note_new_member(self, key: GangKey) -> None:
+        """Note that a gang has a new member. The next `update` prolongs the wait for further members."""
+        self._gangs_with_new_members[key] = None
+
+    def forget(self, key: GangKey) -> None:
+        """Forget a deleted gang."""
+        for table in (self._wait_until_s, self._incomplete_since_s):
+            table.pop(key, None)
+        self._gangs_with_new_members.pop(key, None)
+
+    def missing_pods(self, gang: Gang) -> int:
+        """Count the members that do not exist yet and for which room is reserved.
+
+        The count is 0 once no new member has come for PATIENCE_S, MAX_PATIENCE_S after the gang was first incomplete,
+        and once the gang was complete. So no room is reserved for pods that never come or have ended. The workers of a
+        LeaderWorkerSet are waited for longer (MAX_LEADER_WAIT_S).
+        """
+        return max(0, gang.total - len(gang.living())) if gang.key in self._wait_until_s else 0
+
+    def update(self, now_s: float) -> None:
+        """Update until when room is reserved for members that do not exist yet.
+
+        Each new member prolongs the time to PATIENCE_S from now, at most MAX_PATIENCE_S after the gang was first
+        incomplete. After that time no room is reserved, and the gang is marked as changed; the workers of a
+        LeaderWorkerSet are waited for longer (`_awaits_workers`). A complete gang is not waited for. now_s: by the
+        monotonic clock.
+        """
+        for key in self._gangs_with_new_members:
+            gang = self._gangs[key]
+            if 0 < gang.expected_pods <= len(gang.living()):
+                self._wait_until_s.pop(key, None)
+                continue
+            since_s = self._incomplete_since_s.setdefault(key, now_s)
+            self._wait_until_s[key] = min(now_s + PATIENCE_S, since_s + MAX_PATIENCE_S)
+            self._next_expiry_s = min(self._next_expiry_s, self._wait_until_s[key])
+        self._gangs_with_new_members.clear()
+        if now_s < self._next_expiry_s:
+            return
+        for key in [key for key, until_s in self._wait_until_s.items() if until_s <= now_s]:
+            if self._awaits_workers(self._gangs[key], now_s):
+                self._wait_until_s[key] = now_s + PATIENCE_S
+                continue
+            del self._wait_until_s[key]
+            self._changed_gangs.add(key)
+        self._next_expiry_s = min(self._wait_until_s.values(), default=math.inf)
+
+    def _awaits_workers(self, gang: Gang, now_s: float) -> bool:
+        """Return True if the leader of a LeaderWorkerSet group holds a host and its workers may still come.
+
+        False if more than MAX_AWAITED_WORKERS are missing, or MAX_LEADER_WAIT_S after the group was first incomplete.
+        now_s: by the monotonic clock.
+        """
+        since_s = self._incomplete_since_s.get(gang.key, -math.inf)
+        missing = gang.total - len(gang.living())
+        is_group = gang.key.dialect == Dialect.OWNER.value and gang.key.name.startswith(LEADER_WORKER_SET)
+        if not is_group or missing > MAX_AWAITED_WORKERS or now_s >= since_s + MAX_LEADER_WAIT_S:
+            return False
+        return any(m.membership.rank == 0 and self._node_of(m) for m in gang.living())
+
+
+_SetName = tuple[str, str]  # namespace and name of a set
+
+
+class GangSets:
+    """The sets of all namespaces. A question costs the gangs of its set once, and nothing until one of them changes."""
+
+    def __init__(self) -> None:
+        self._set_of: dict[GangKey, _SetName] = {}
+        self._keys: dict[_SetName, dict[GangKey, None]] = {}
+        self._oldest: dict[_SetName, list[Gang]] = {}  # the oldest gangs of a set, until one of its gangs changes
+
+    def update(self, key: GangKey, gang: Gang | None) -> None:
+        """Store to which set a changed gang belongs, and forget the cached order of its old and its new set.
+
+        gang: None for a deleted gang, which is removed from its set, as is a gang that names no set any more.
+        """
+        together_name = gang.terms.sets.together_name if gang is not None else ""
+        name = (key.namespace, together_name) if together_name else None
+        before = self._set_of.pop(key, None)
+        if before is not None:
+            self._oldest.pop(before, None)
+            self._keys[before].pop(key)
+            if not self._keys[before]:
+                del self._keys[before]
+        if name is not None:
+            self._set_of[key] = name
+            self._keys.setdefault(name, {})[key] = None
+            self._oldest.pop(name, None)
+
+    def oldest_gangs(self, namespace: str, name: str, gangs: Mapping[GangKey, Gang]) -> list[Gang]:
+        """Return the gangs of a set, the oldest first, at most MAX_TOGETHER; [] for an unknown set.
+
+        gangs: all gangs of the cluster. The list is cached until a gang of the set changes: do not change it.
+        """
+        key = namespace, name
+        if key not in self._oldest:
+            members = [gang for other in self._keys.get(key, ()) if (gang := gangs.get(other)) is not None]
+            self._oldest[key] = nsmallest(MAX_TOGETHER, members, key=lambda gang: (gang.age, gang.key))
+        return self._oldest[key]
+
 
 _VERSION = re.compile(r"[0-9]{1,20}")  # 64 bits
 

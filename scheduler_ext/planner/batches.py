@@ -9,8 +9,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from turnout.kube.node_capacity import Rows
 from turnout.kube.pod_shape import PodShape
-from turnout.kube.resource_table import Rows
 from turnout.scheduler_ext.cluster.gang import Gang, GangGroup
 from turnout.scheduler_ext.planner.pack import keep_nominated_hosts
 from turnout.scheduler_ext.planner.ranks import (

@@ -14,8 +14,8 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
+from turnout.kube.node_capacity import Rows
 from turnout.kube.pod_shape import PodShape
-from turnout.kube.resource_table import Rows
 from turnout.scheduler_ext.cluster.gang import GangGroup
 from turnout.scheduler_ext.cluster.levels import LabelDomains
 from turnout.scheduler_ext.cluster.member import GangMember

@@ -13,8 +13,8 @@ from dataclasses import replace
 import numpy as np
 
 from turnout.jobs.gang import Dialect, GangKey
+from turnout.kube.node_capacity import Rows
 from turnout.kube.pod_shape import PodShape
-from turnout.kube.resource_table import Rows
 from turnout.scheduler_ext.cluster.gang import Gang
 from turnout.scheduler_ext.cluster.member import GangMember
 from turnout.scheduler_ext.cluster.view import ClusterView

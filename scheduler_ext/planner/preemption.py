@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from turnout.jobs.gang import Dialect, GangKey
+from turnout.kube.node_capacity import Rows
 from turnout.kube.pod_shape import PodShape
-from turnout.kube.resource_table import Rows
 from turnout.scheduler_ext.cluster.member import GangMember
 from turnout.scheduler_ext.cluster.view import ClusterView
 from turnout.scheduler_ext.planner.victims import run_time_s

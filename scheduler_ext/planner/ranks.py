@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from turnout.kube.resource_table import Rows
+from turnout.kube.node_capacity import Rows
 from turnout.scheduler_ext.cluster.gang import Gang, rank_sort_key
 from turnout.scheduler_ext.cluster.member import GangMember
 from turnout.scheduler_ext.planner.request import GangRequest, HostPreferences, PodBatch, Seat

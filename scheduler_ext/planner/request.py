@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from turnout.jobs.gang import GangKey, Remedy
 from turnout.jobs.wishes.model import Level
+from turnout.kube.node_capacity import Rows
 from turnout.kube.pod_shape import PodShape
-from turnout.kube.resource_table import Rows
 from turnout.scheduler_ext.cluster.gang import Gang, GangGroup, rank_sort_key
 from turnout.scheduler_ext.cluster.levels import LabelDomains
 from turnout.scheduler_ext.cluster.member import GangMember

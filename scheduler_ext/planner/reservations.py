@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from turnout.jobs.gang import GangKey
 from turnout.jobs.queues.registry import StrictQueues
 from turnout.jobs.reservation import MAX_RESERVATIONS, Reservation, ReservationReason
-from turnout.kube.resource_table import Rows
+from turnout.kube.node_capacity import Rows
 from turnout.scheduler_ext.cluster.gang import Gang
 from turnout.scheduler_ext.cluster.levels import LabelDomains
 from turnout.scheduler_ext.cluster.view import ClusterView

@@ -13,9 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from turnout.jobs.gang import GangKey
-from turnout.kube.node_capacity import ClusterSnapshot
+from turnout.kube.node_capacity import MAX_ROOM, ClusterSnapshot, Rows
 from turnout.kube.pod_shape import HostPort, PodShape
-from turnout.kube.resource_table import MAX_ROOM, Rows
 from turnout.scheduler_ext.planner.order import GangPosition, OrderedSeat, SeatClass, SeatOrder
 from turnout.scheduler_ext.planner.request import FreeOf, GangPlan, PodsOnRows, RoomOf, drop_seats
 

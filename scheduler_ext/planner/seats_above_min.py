@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from turnout.kube.node_capacity import Rows
 from turnout.kube.pod_shape import PodShape
-from turnout.kube.resource_table import Rows
 from turnout.scheduler_ext.planner.batches import Work
 from turnout.scheduler_ext.planner.order import GangPosition, order_seats
 from turnout.scheduler_ext.planner.place_gang import place

@@ -1,6 +1,7 @@
 """The extender that the HTTP handlers call: the answers of the planner on the watched state, with a clock.
 
-`watches.py` updates the state between requests. No method waits, so one request sees one state of the cluster.
+`watches.py` updates the state between requests. No method waits, so one request sees one state of the cluster. The
+owners of pods and gangs get each report once from a replica, and again when its facts change.
 """
 
 from __future__ import annotations
@@ -14,8 +15,10 @@ from turnout.jobs.reservation import PUBLISHED_REASONS
 from turnout.kube.client.clock import Clock
 from turnout.kube.objects import Pod
 from turnout.kube.server.client_metrics import start_at_zero
-from turnout.scheduler_ext.cluster.member import GangMember
-from turnout.scheduler_ext.cluster.request_hints import PodGroupState
+from turnout.scheduler_ext.cluster.ignored_wishes import ignored_wishes
+from turnout.scheduler_ext.cluster.member import GangMember, error_text
+from turnout.scheduler_ext.cluster.request_hints import POD_GROUP_WAIT_S, LaggingView, PodGroupState
+from turnout.scheduler_ext.cluster.view import ClusterView
 from turnout.scheduler_ext.model import Answer, EventReason, Notice, Rules, Victims
 from turnout.scheduler_ext.planner.answers import (
     answer_filter,
@@ -27,13 +30,196 @@ from turnout.scheduler_ext.planner.answers import (
     refuse_everywhere,
 )
 from turnout.scheduler_ext.planner.fabric_quality import excess_leaves, largest_gang_gpus, unmapped_hosts
+from turnout.scheduler_ext.planner.placement_report import is_whole, placed_notice
 from turnout.scheduler_ext.planner.request import planned_members
 from turnout.scheduler_ext.server.metrics import Metrics
-from turnout.scheduler_ext.server.owner_reports import OwnerReports, missing_pod_group
-from turnout.scheduler_ext.server.request_pods import PostponedPods, UnconfirmedPods
 from turnout.scheduler_ext.server.watches import WatchState
 from turnout.scheduler_ext.wire.pod_messages import GateRule, Review, needs_gate
 from turnout.topology.model import Refusal, RefusalReason
+
+POD_GROUP_NOTICE_S = 1.0  # a PodGroup that is awaited for longer is reported; most PodGroups come earlier
+
+
+class OwnerReports:
+    """The notices that owners have got, and the gangs whose placement is to be reported."""
+
+    def __init__(
+        self, view: ClusterView, watches: WatchState, clock: Clock, metrics: Metrics, notify: Callable[[Notice], None]
+    ) -> None:
+        """Start without reports. notify: receives the notices; it must not wait."""
+        self._view, self._watches, self._clock, self._metrics, self._notify = view, watches, clock, metrics, notify
+        self._reported_terms: dict[GangKey, tuple[str, ...]] = {}
+        self._reported_pod_groups: dict[GangKey, PodGroupState] = {}  # the last reported state of missing PodGroups
+        self._queried_gangs: set[GangKey] = set()  # gangs in the scheduler's questions that are not whole yet
+        # gangs whose placement was reported, or that started before this process
+        self._reported_gangs: set[GangKey] = set()
+
+    def report_refusal(self, member: GangMember, refusal: Refusal) -> None:
+        """Count a refusal, and report it to the owner of the pod."""
+        reason = EventReason(refusal.reason.value)
+        self._metrics.refused_answers.labels(reason.value).inc()
+        self._notify_owner(member, reason, refusal.detail)
+
+    def note_query(self, member: GangMember) -> None:
+        """Remember the gang of a question, so that its placement is reported once, by this replica.
+
+        A gang that has started before its first question here is not reported: another replica has reported it.
+        """
+        key = member.membership.key
+        if key in self._queried_gangs or key in self._reported_gangs or key.dialect == Dialect.ALONE.value:
+            return
+        gang = self._view.gangs.get(key)
+        started = gang is not None and any(each.node for each in gang.members.values())
+        (self._reported_gangs if started else self._queried_gangs).add(key)
+
+    def report_placed(self, until_s: float) -> None:
+        """Report each remembered gang that is whole now, once. until_s: monotonic time at which the rest is left for
+        the next call.
+        """
+        self._queried_gangs &= self._view.gangs.keys()
+        self._reported_gangs &= self._view.gangs.keys()
+        for key in [key for key in self._queried_gangs if is_whole(self._view, self._view.gangs[key])]:
+            if self._clock.monotonic() > until_s:
+                break
+            self._queried_gangs.discard(key)
+            self._reported_gangs.add(key)
+            notice = placed_notice(self._view, self._view.gangs[key])
+            if notice is not None:
+                self._notify(notice)
+
+    def report_missing_pod_group(self, member: GangMember, state: PodGroupState, refusal: Refusal) -> None:
+        """Report once that a gang waits for its PodGroup, and once that it is placed without its PodGroup.
+
+        A wait of less than POD_GROUP_NOTICE_S is not reported. state: AWAITED or NEVER_CAME. refusal: its detail is the
+        text.
+        """
+        key = member.membership.key
+        is_early = state is PodGroupState.AWAITED and self._watches.pod_group_wait_s(key) < POD_GROUP_NOTICE_S
+        if not is_early and self._reported_pod_groups.get(key) is not state:
+            self._reported_pod_groups[key] = state
+            self._notify_owner(member, EventReason.GANG_UNKNOWN, refusal.detail)
+
+    def report_faults(self, member: GangMember) -> None:
+        """Report to the owner the annotations of a pod that cannot be read, at each call.
+
+        Also report the terms of wishes that are not kept, unless they are the ones reported last for its gang.
+        """
+        if member.membership.faults:
+            self._notify_owner(member, EventReason.BAD_ANNOTATION, "; ".join(member.membership.faults))
+        self._report_ignored_terms(member)
+
+    def _report_ignored_terms(self, member: GangMember) -> None:
+        """Report once which parts of a gang's wishes are not kept, and again when they change."""
+        gang = self._view.gangs.get(member.membership.key)
+        if not member.membership.wish.source and (gang is None or not gang.terms.wishes):
+            return
+        sentences = tuple(ignored_wishes(self._view, member))
+        if sentences and self._reported_terms.get(member.membership.key) != sentences:
+            self._reported_terms[member.membership.key] = sentences
+            self._notify_owner(member, EventReason.WISH_NOT_KEPT, "; ".join(sentences))
+
+    def forget_deleted_gangs(self) -> None:
+        """Forget the reports on gangs that do not exist any more."""
+        for key in [key for key in self._reported_terms if key not in self._view.gangs]:
+            del self._reported_terms[key]
+        for key in self._reported_pod_groups.keys() - self._view.gangs.keys():
+            del self._reported_pod_groups[key]
+
+    def _notify_owner(self, member: GangMember, reason: EventReason, detail: str) -> None:
+        self._notify(Notice(reason, member.namespace, member.name, member.uid, detail[:500]))
+
+
+def missing_pod_group(view: ClusterView, member: GangMember, state: PodGroupState) -> Refusal:
+    """Return the refusal of a pod that waits for its PodGroup or for one above it, or that is placed without it.
+
+    state: AWAITED or NEVER_CAME.
+    """
+    gang, name = view.gangs.get(member.membership.key), member.membership.key.name
+    is_awaited = state is PodGroupState.AWAITED
+    then = (
+        f"the pod waits up to {POD_GROUP_WAIT_S:g} s for it"
+        if is_awaited
+        else "the gang is placed by what its pods state"
+    )
+    group = f"its PodGroup {name}"
+    if gang is not None and gang.sizing is not None:
+        group = f"a CompositePodGroup above {group}"
+        then = then.replace("its pods state", "the known PodGroups state")
+    return Refusal(EventReason.GANG_UNKNOWN, f"{group} does not exist yet: {then}")
+
+
+RETRY_S = 0.2  # pause between two refusals of a pod from an old view
+UNCONFIRMED_S = 30.0  # how long a pod stays that only a request has shown
+
+
+class UnconfirmedPods:
+    """The pods that only a request has shown, each for UNCONFIRMED_S."""
+
+    def __init__(self, view: ClusterView, clock: Clock, notify: Callable[[Notice], None]) -> None:
+        """Start without pods. view: gets each pod. notify: receives the notices about pods that cannot be read."""
+        self._view, self._clock, self._notify = view, clock, notify
+        self._until_s: dict[str, float] = {}  # by uid
+
+    def member(self, pod: Pod) -> GangMember | None:
+        """Return the pod as the view has it; None if it is finished or cannot be read, which is reported.
+
+        A pod that the watch has not shown yet is added to the view for UNCONFIRMED_S, until the watch confirms it.
+        """
+        uid = pod.metadata.uid
+        if uid not in self._view.pods:
+            if (error := self._view.put_pod(pod)) is not None:
+                meta = pod.metadata
+                self._notify(Notice(EventReason.POD_UNREADABLE, meta.namespace, meta.name, uid, error_text(error)))
+            if uid in self._view.pods:
+                self._until_s[uid] = self._clock.monotonic() + UNCONFIRMED_S
+        return self._view.pods.get(uid)
+
+    def confirm(self, pod: Pod) -> None:
+        """Note that a watch shows a pod."""
+        self._until_s.pop(pod.metadata.uid, None)
+
+    def forget(self, uid: str) -> None:
+        """Forget a deleted pod."""
+        self._until_s.pop(uid, None)
+
+    def expired(self, now_s: float) -> list[str]:
+        """Return the uids of the pods that no watch has shown in time. now_s: by the monotonic clock."""
+        return [uid for uid, until_s in self._until_s.items() if until_s <= now_s]
+
+
+class PostponedPods:
+    """The pods that were refused from a view that may be old: when, and since when the view lags behind."""
+
+    def __init__(self, view: ClusterView, clock: Clock, metrics: Metrics) -> None:
+        """Start without pods."""
+        self._view, self._clock, self._metrics = view, clock, metrics
+        self._postponed_s: dict[str, float] = {}  # uid -> when it was last refused from an old view
+        self._lagging = LaggingView()
+
+    def should_retry(self, member: GangMember, names: Sequence[str], now_s: float) -> bool:
+        """Return True if the scheduler knows more room for a pod than the view: see LaggingView.should_retry.
+
+        names: the nodes of the request. now_s: by the monotonic clock.
+        """
+        return self._lagging.should_retry(self._view, member, names, now_s)
+
+    def postpone(self, member: GangMember, refusal: Refusal) -> Answer:
+        """Return a refusal after which the scheduler asks again, at most once in RETRY_S for a pod, and count it.
+
+        The owner gets no notice, because the refusal may be wrong.
+        """
+        now_s = self._clock.monotonic()
+        due_s = self._postponed_s.get(member.uid, now_s - RETRY_S) + RETRY_S
+        pause_s = min(max(0.0, due_s - now_s), RETRY_S)  # far below the scheduler's patience
+        self._postponed_s[member.uid] = now_s + pause_s
+        self._metrics.refused_answers.labels(EventReason.OLD_VIEW.value).inc()
+        return postpone(refusal, self._clock.wall(), pause_s)
+
+    def forget(self, uid: str) -> None:
+        """Forget a deleted pod."""
+        self._postponed_s.pop(uid, None)
+        self._lagging.forget(uid)
+
 
 CLEAN_UP_S = 5.0  # between two clean-ups
 PLANNING_PAUSE_S = 0.02  # between two rounds of planning

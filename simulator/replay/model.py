@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from turnout.jobs.model import ANY_SIZE, Sizes
-from turnout.jobs.scaling_curve import Curve, speed
+from turnout.jobs.model import ANY_SIZE, Curve, Sizes, speed
 
 
 @dataclass(frozen=True, slots=True)

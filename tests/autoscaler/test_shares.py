@@ -13,8 +13,7 @@ from turnout.autoscaler.cache import Cache
 from turnout.autoscaler.decide import decide
 from turnout.autoscaler.model import Policy
 from turnout.jobs.kinds.registry import KINDS
-from turnout.jobs.model import JobKey
-from turnout.jobs.scaling_curve import DEFAULT_POWER, capped, gain
+from turnout.jobs.model import DEFAULT_POWER, JobKey, capped, gain
 from turnout.kube import labels
 
 NOW_S, POLICY = 10_000.0, Policy(restart_s=60.0)

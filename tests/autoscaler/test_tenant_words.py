@@ -22,8 +22,7 @@ from turnout.autoscaler.scaling.resize_cost import is_overruled, resize_annotati
 from turnout.jobs.gang import membership
 from turnout.jobs.kinds.job_kind import JobKind, number_of
 from turnout.jobs.kinds.registry import KINDS
-from turnout.jobs.model import BadJob, JobKey
-from turnout.jobs.scaling_curve import gain, speed
+from turnout.jobs.model import BadJob, JobKey, gain, speed
 from turnout.kube import labels
 from turnout.kube.errors import KubeError
 from turnout.kube.objects import Container, EnvVar

@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnout.jobs.model import Sizes
-from turnout.jobs.scaling_curve import DEFAULT_POWER, gain, speed
+from turnout.jobs.model import DEFAULT_POWER, Sizes, gain, speed
 
 MEASURED = ((1, 1.0), (4, 3.4), (8, 4.0))
 

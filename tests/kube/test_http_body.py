@@ -2,7 +2,7 @@
 
 import pytest
 
-from turnout.kube.client.http_body import body_of
+from turnout.kube.client.minimal_transport import body_of
 
 CHUNKS = b"4\r\nabcd\r\n5;note=1\r\n\r\nfg\r\r\n0\r\nTrailer: x\r\n\r\n"
 CHUNKED = {"transfer-encoding": "chunked"}

@@ -7,9 +7,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from tests.kit import world
 from tests.kit.hypothesis_examples import scaled
-from turnout.kube.node_capacity import ClusterSnapshot
+from turnout.kube.node_capacity import ACCELERATOR_SIZE, MAX_ROOM, Charge, ClusterSnapshot
 from turnout.kube.pod_shape import shape_of
-from turnout.kube.resource_table import ACCELERATOR_SIZE, MAX_ROOM, Charge
 from turnout.scheduler_ext.planner.reserved_room import ReservedRoom
 
 GPU8 = shape_of(world.pod("p", 8))

@@ -6,7 +6,7 @@ import pytest
 
 from turnout.jobs.gang import Dialect, GangKey
 from turnout.jobs.wishes.model import MAX_TOGETHER
-from turnout.scheduler_ext.cluster.gang_sets import GangSets
+from turnout.scheduler_ext.cluster.view import GangSets
 
 
 class CountedGangs(dict):

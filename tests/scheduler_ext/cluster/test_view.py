@@ -8,14 +8,14 @@ from tests.kit.world import REQUIRED, World
 from turnout.jobs.gang import Dialect, GangKey
 from turnout.jobs.wishes import sets
 from turnout.kube import labels
-from turnout.scheduler_ext.cluster.awaited_members import (
+from turnout.scheduler_ext.cluster.gang import waiting_gangs
+from turnout.scheduler_ext.cluster.member import member_of
+from turnout.scheduler_ext.cluster.view import (
     MAX_AWAITED_WORKERS,
     MAX_LEADER_WAIT_S,
     MAX_PATIENCE_S,
     PATIENCE_S,
 )
-from turnout.scheduler_ext.cluster.gang import waiting_gangs
-from turnout.scheduler_ext.cluster.member import member_of
 
 BERT = GangKey("default", "bert", Dialect.VOLCANO.value)
 

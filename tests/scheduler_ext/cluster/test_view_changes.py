@@ -7,9 +7,8 @@ from tests.kit import world
 from tests.kit.world import REQUIRED, World
 from turnout.jobs.gang import Dialect, GangKey
 from turnout.kube import labels
-from turnout.scheduler_ext.cluster.awaited_members import PATIENCE_S
 from turnout.scheduler_ext.cluster.member import member_of
-from turnout.scheduler_ext.cluster.view import AssumedPods
+from turnout.scheduler_ext.cluster.view import PATIENCE_S, AssumedPods
 
 BERT = GangKey("default", "bert", Dialect.VOLCANO.value)
 

@@ -12,7 +12,7 @@ from tests.kit.lines_run import lines_run
 from tests.kit.world import REQUIRED, World, leaves
 from tests.scheduler_ext.planner.test_plans import overdrawn
 from turnout.kube import labels
-from turnout.scheduler_ext.cluster.awaited_members import MAX_PATIENCE_S, PATIENCE_S
+from turnout.scheduler_ext.cluster.view import MAX_PATIENCE_S, PATIENCE_S
 from turnout.scheduler_ext.planner.order import hosted_members, order_seats, position_of
 
 ALL = 999_999

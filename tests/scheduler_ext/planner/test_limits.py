@@ -6,9 +6,8 @@ from tests.kit import world
 from tests.kit.world import REQUIRED, Told, World
 from turnout.jobs.gang import Dialect, GangKey
 from turnout.kube import labels
-from turnout.scheduler_ext.cluster.awaited_members import PATIENCE_S
 from turnout.scheduler_ext.cluster.gang import Gang
-from turnout.scheduler_ext.cluster.view import AssumedPods
+from turnout.scheduler_ext.cluster.view import PATIENCE_S, AssumedPods
 from turnout.scheduler_ext.model import EventReason, Rules
 from turnout.scheduler_ext.planner.answers import broken_rules, partial_gangs, postpone
 from turnout.scheduler_ext.planner.nominations import NominationChoices, NominationReason, nominate

@@ -13,7 +13,7 @@ from tests.kit.world import REQUIRED, World, leaves
 from turnout.jobs.gang import Dialect
 from turnout.kube import labels
 from turnout.kube.node_health import TAINT_EFFECT
-from turnout.scheduler_ext.cluster.awaited_members import PATIENCE_S
+from turnout.scheduler_ext.cluster.view import PATIENCE_S
 from turnout.scheduler_ext.model import EventReason, Rules
 
 LETTERS = "abcd"

@@ -5,9 +5,8 @@ import pytest
 from tests.kit import world
 from tests.kit.world import World
 from turnout.jobs.gang import GangKey
-from turnout.kube.node_capacity import ClusterSnapshot
+from turnout.kube.node_capacity import Charge, ClusterSnapshot
 from turnout.kube.pod_shape import shape_of
-from turnout.kube.resource_table import Charge
 from turnout.scheduler_ext.planner.order import GangPosition, OrderedSeat, SeatClass
 from turnout.scheduler_ext.planner.request import GangPlan, Seat, drop_seats, plan_sort_key
 from turnout.scheduler_ext.planner.reserved_room import (

@@ -6,7 +6,7 @@ from tests.kit import world
 from tests.kit.world import World
 from turnout.jobs.wishes import koordinator, kueue
 from turnout.kube import labels
-from turnout.scheduler_ext.cluster.awaited_members import MAX_PATIENCE_S
+from turnout.scheduler_ext.cluster.view import MAX_PATIENCE_S
 
 
 def mine(size, minimum=None, at=("a0",), **more):

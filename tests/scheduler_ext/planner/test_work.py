@@ -6,7 +6,7 @@ from tests.kit import world
 from tests.kit.world import REQUIRED, World
 from turnout.jobs.gang import Dialect
 from turnout.kube import labels
-from turnout.scheduler_ext.cluster.awaited_members import MAX_PATIENCE_S, PATIENCE_S
+from turnout.scheduler_ext.cluster.view import MAX_PATIENCE_S, PATIENCE_S
 from turnout.scheduler_ext.model import Victims
 from turnout.scheduler_ext.planner.answers import answer_preempt
 from turnout.scheduler_ext.planner.batches import GANG_STEPS, HOST_STEPS, QUESTION_STEPS

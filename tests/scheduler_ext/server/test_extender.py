@@ -11,8 +11,8 @@ from turnout.kube.objects import Toleration
 from turnout.kube.pod_shape import MAX_ITEMS
 from turnout.scheduler_ext.cluster.request_hints import CATCH_UP_S, POD_GROUP_WAIT_S
 from turnout.scheduler_ext.model import EventReason, Rules, Victims
+from turnout.scheduler_ext.server.extender import RETRY_S, UNCONFIRMED_S
 from turnout.scheduler_ext.server.metrics import Metrics
-from turnout.scheduler_ext.server.request_pods import RETRY_S, UNCONFIRMED_S
 
 HARD = {"mode": "hard", "highestTierAllowed": 1}
 
