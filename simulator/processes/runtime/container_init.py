@@ -17,6 +17,7 @@ import os
 import select
 import signal
 import sys
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 NEWNS, NEWUTS, NEWUSER, NEWPID = 0x00020000, 0x04000000, 0x10000000, 0x20000000
@@ -34,6 +35,7 @@ def main() -> NoReturn:
     order, wait for a signal or the end of stdin, and exit with 0; with 137 if the signal is not SIGTERM.
     """
     order: Order = json.loads(_read_order_line())
+    isolated = order["isolated"] and _enter_namespaces()  # before the signals: it may start a child, which ends
     signal_pipe, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     signals: list[int] = []
@@ -41,7 +43,6 @@ def main() -> NoReturn:
         signal.signal(number, lambda received, _: signals.append(received))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    isolated = order["isolated"] and _enter_namespaces()
     if order["needs_isolation"] and not isolated:
         _not_started(order, "a container with volumes needs mount namespaces, which this machine does not allow")
     if not order["argv"]:  # only its image would know: it stays until it is told to go
@@ -54,10 +55,7 @@ def main() -> NoReturn:
 
 def can_isolate() -> bool:
     """Return True if the kernel lets this process enter the namespaces of a container. A short-lived child tries it."""
-    pid = os.fork()
-    if not pid:
-        os._exit(0 if _enter_namespaces() else 1)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    return _works_in_child(_enter_namespaces)
 
 
 def _read_order_line() -> bytes:
@@ -150,21 +148,42 @@ def _kill_orphans() -> None:
 def _enter_namespaces() -> bool:
     """Enter new mount and host-name namespaces, and a process namespace for later children. Return True if that worked.
 
-    A user namespace is used if they need one. False: the kernel refuses them, and nothing has changed. Raises OSError
-    if the user cannot be mapped into the new user namespace.
+    A user namespace is used if they need one. False: the kernel refuses them, and nothing has changed. A child may be
+    started and waited for.
     """
-    namespaces = NEWNS | NEWUTS | NEWPID
-    if _libc.unshare(namespaces) == 0:
+    if _libc.unshare(NEWNS | NEWUTS | NEWPID) == 0:
         return True
     if ctypes.get_errno() not in (errno.EPERM, errno.EINVAL, errno.ENOSPC):
         return False
+    # It cannot be left again, and some systems (AppArmor on Ubuntu 24.04) make one that its user may do nothing in.
+    return _works_in_child(_enter_user_namespace) and _enter_user_namespace()
+
+
+def _enter_user_namespace() -> bool:
+    """Enter the same namespaces within a new user namespace, in which this user keeps its id and may mount.
+
+    Return False if the kernel makes no such namespace. Raises OSError, within the new namespaces, if this user cannot
+    be mapped into them, or may not mount there.
+    """
     uid, gid = os.getuid(), os.getgid()
-    if _libc.unshare(namespaces | NEWUSER) != 0:
+    if _libc.unshare(NEWNS | NEWUTS | NEWPID | NEWUSER) != 0:
         return False
     for name, text in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1")):
         with open(f"/proc/self/{name}", "w") as file:
             file.write(text)
+    _mount("none", "/", flags=MS_REC | MS_PRIVATE)
     return True
+
+
+def _works_in_child(attempt: Callable[[], bool]) -> bool:
+    """Return True if `attempt` returns True in a short-lived child process; False also if it raises OSError there."""
+    pid = os.fork()
+    if not pid:
+        try:
+            os._exit(0 if attempt() else 1)
+        except BaseException:
+            os._exit(1)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
 def _run_command(order: Order, isolated: bool) -> NoReturn:

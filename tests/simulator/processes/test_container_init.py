@@ -1,8 +1,11 @@
 """The first process of a container, by itself: what it leaves behind, and what it does without isolation."""
 
 import asyncio
+import json
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -109,3 +112,35 @@ async def test_when_nobody_wants_it_any_more_it_ends(tmp_path, mark):
 
 async def test_it_is_known_whether_the_kernel_allows_namespaces():
     assert can_isolate() in (True, False)
+
+
+# After setuid() a process may not write the map of its user namespace, as under Ubuntu's AppArmor profile for users.
+AS_NOBODY = """
+import os
+from turnout.simulator.processes.runtime import container_init
+os.setgroups([])
+os.setresgid(65534, 65534, 65534)
+os.setresuid(65534, 65534, 65534)
+print("can isolate:", container_init.can_isolate(), flush=True)
+container_init.main()
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+@pytest.mark.parametrize(
+    ("needs_isolation", "code"),
+    [
+        pytest.param(False, 7, id="the command runs without isolation"),
+        pytest.param(True, 128, id="a container with volumes is refused"),
+    ],
+)
+async def test_a_user_namespace_that_cannot_be_mapped_is_none(tmp_path, needs_isolation, code):
+    line = {"argv": ["sh", "-c", "exit 7"], "env": dict(os.environ), "isolated": True} | {
+        "needs_isolation": needs_isolation, "working_dir": "", "hostname": "me", "root": str(tmp_path), "links": {},
+        "binds": [], "termination_message_file": "/dev/null",
+    }  # fmt: skip
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", AS_NOBODY, **pipes)
+    process.stdin.write(json.dumps(line).encode() + b"\n")
+    assert await process.stdout.readline() == b"can isolate: False\n"
+    assert await process.wait() == code
