@@ -13,7 +13,7 @@ from turnout.cli.exit_codes import ExitCode
 from turnout.cli.local_cluster.daemon import (
     KUBECONFIG,
     LOG,
-    NO_NAMESPACES_WARNING,
+    NO_NAMESPACES,
     LocalClusterFailed,
     failure_text,
     home,
@@ -114,7 +114,7 @@ def _up(args: argparse.Namespace) -> int:
         from turnout.simulator.processes.runtime.container_init import can_isolate
 
         if not can_isolate():
-            print(NO_NAMESPACES_WARNING, file=sys.stderr)
+            print(f"turnout local up: {NO_NAMESPACES}", file=sys.stderr)
     return 0
 
 

@@ -191,9 +191,10 @@ NAMESPACE, MAP_NAME = "turnout-system", "node-topology-config"
 MAP = f"{NAMESPACE}/{MAP_NAME}"  # namespace and name of the topology ConfigMap, as the extender's flag has it
 
 
-NO_NAMESPACES_WARNING = (
-    "turnout local up: this machine allows no namespaces (mount, uts, pid; unprivileged user namespaces are off): pods "
-    "with volumes will not start, and pods do not find one another by name"
+NO_NAMESPACES = (
+    "this machine allows this user no namespaces (mount, uts, pid), so pods with volumes do not start, and pods do not "
+    "find one another by name: run as root, or allow user namespaces (on Ubuntu 24.04: "
+    "sysctl kernel.apparmor_restrict_unprivileged_userns=0)"
 )
 
 

@@ -24,6 +24,7 @@ from hack.chaos.runner import ChaosOutcome, run
 from hack.chaos.scenarios import registry
 from hack.chaos.strike_table import Strike
 from hack.chaos.testbed.manifests import Plan
+from hack.chaos.testbed.testbed import NoIsolation
 from turnout.cli.verb_support.terminal import ended_by_sigterm
 
 _JOB = "job"  # all faults of the training job
@@ -78,7 +79,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     logging.getLogger("turnout.simulator").setLevel(logging.ERROR)
     seeds = range(settings.seed, settings.seed + settings.seeds)
     job = settings.kinds.faults and settings.faults > 0
-    outcomes = {seed: _play(seed, settings) for seed in seeds} if job else {}
+    try:
+        outcomes = {seed: _play(seed, settings) for seed in seeds} if job else {}
+    except NoIsolation as error:
+        print(f"hack.chaos: {error}", file=sys.stderr)
+        return 1
     logging.getLogger("turnout").setLevel(logging.CRITICAL)  # scenarios break things that programs would complain of
     scenarios = [_scenarios(seed, settings) for seed in seeds]
     strikes = [each for found, _ in scenarios for each in found]

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from hack.chaos.demo.play import tell
 from hack.chaos.demo.screen import TrainScreen
-from hack.chaos.testbed.testbed import NoProgress
+from hack.chaos.testbed.testbed import NoIsolation, NoProgress
 from turnout.cli.verb_support.child_programs import ChildFailed
 from turnout.cli.verb_support.terminal import ended_by_sigterm, terminal
 
@@ -25,7 +25,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     try:
         return 0 if asyncio.run(ended_by_sigterm(tell(TrainScreen(terminal(args.plain))))) else 1
-    except (ChildFailed, NoProgress) as error:
+    except (ChildFailed, NoIsolation, NoProgress) as error:
         print(f"demo-train: {error}", file=sys.stderr)
         return 1
     except (asyncio.CancelledError, KeyboardInterrupt):

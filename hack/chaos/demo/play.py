@@ -29,7 +29,8 @@ _TICK_S = 0.2
 async def tell(screen: TrainScreen) -> bool:
     """Run the demo. Return True if all its claims were true.
 
-    Raises ChildFailed if a program does not start, and NoProgress if the job makes no progress. screen: shows it.
+    Raises ChildFailed if a program does not start, NoProgress if the job makes no progress, and NoIsolation if this
+    machine cannot isolate its pods. screen: shows it.
     """
     logging.getLogger("turnout.simulator").setLevel(logging.ERROR)
     screen.open()

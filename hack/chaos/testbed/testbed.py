@@ -17,18 +17,24 @@ from hack.chaos.testbed.history_tail import HistoryTail
 from hack.chaos.testbed.manifests import NAMESPACE, Plan, Raw
 from hack.chaos.testbed.programs import Programs
 from hack.chaos.testbed.storage import Storage
+from turnout.cli.local_cluster.daemon import NO_NAMESPACES
 from turnout.simulator.cluster.controllers.volcano_job import ENDS
 from turnout.simulator.cluster.kubelet import Pace
 from turnout.simulator.cluster.runtime.clients import ApiError, ExtenderClient
 from turnout.simulator.cluster.runtime.scheduler_loop import SchedulerSettings
 from turnout.simulator.cluster.scheduler import ExtenderSettings
 from turnout.simulator.local_cluster import LocalCluster, local_cluster
+from turnout.simulator.processes.runtime.container_init import can_isolate
 
 JOBS = f"/apis/batch.volcano.sh/v1alpha1/namespaces/{NAMESPACE}/jobs"
 PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
 LEASES = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases"
 PACE = Pace(pull_s=0.05, stop_s=0.1, restart_s=0.05, backoff_s=(0.2, 1.0))
 _LOOK_S = 0.03
+
+
+class NoIsolation(Exception):
+    """A machine that cannot isolate pods. Run as root, or allow user namespaces, and try again."""
 
 
 class NoProgress(Exception):
@@ -185,8 +191,10 @@ async def stage(
 
     home: a folder that does not exist yet; what is written stays. autoscalers: replicas. trainer: makes the job for
     this home. extender_s: for which the scheduler waits for the extender. Raises ChildFailed if a program is not ready
-    in time.
+    in time, and NoIsolation if the kernel allows no namespaces, because the job's pods have volumes.
     """
+    if not can_isolate():
+        raise NoIsolation(NO_NAMESPACES)
     for name in ("history", "logs", "pods"):
         (home / name).mkdir(parents=True)
     (home / "plan.json").write_text(json.dumps(asdict(plan)))
