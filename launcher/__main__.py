@@ -25,9 +25,9 @@ log_event = log_to(log, quiet=["member_joined", "job_time_measured", "save_ended
 
 
 def main(argv: Sequence[str] | None = None, program: str = "turnout-run") -> int:
-    """Run one worker's agent until the job is over; return an exit code of model.Exit, or 2 for an invalid command
-    line.
+    """Run one worker's agent, or only a coordinator, until the job is over; return an exit code of model.Exit.
 
+    An invalid command line, and settings that cannot be used on this machine, give USAGE and a message on stderr.
     argv: the arguments, None for those of this process. program: the name in messages.
     """
     settings = read(sys.argv[1:] if argv is None else argv, os.environ, program, _version)

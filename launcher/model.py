@@ -98,7 +98,10 @@ class ElasticSpec:
 
     @property
     def smallest_world(self) -> int:
-        """Return the size of the smallest world: the first multiple of the unit from `min_nodes` on."""
+        """Return the size of the smallest world: the first multiple of the unit from `min_nodes` on.
+
+        It may exceed `max_nodes`; then no world can form.
+        """
         return -(-self.min_nodes // self.node_unit) * self.node_unit
 
     def world_size(self, present: int) -> int:

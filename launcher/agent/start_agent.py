@@ -73,8 +73,9 @@ class CannotListen(LauncherError):
 def token_of(rendezvous: RendezvousSettings, address: str) -> bytes:
     """Return the job's token from its file, without surrounding space; b"" if the settings name no file.
 
-    address: this agent's IP address. Raises BadSettings if the file is missing, cannot be read or has a wrong length.
-    Also raises it if no file is named, unless the address is loopback or --insecure-no-token is given.
+    address: this agent's IP address. Raises BadSettings if the file is missing, is no regular file, cannot be read or
+    does not have 16 to 4,096 bytes. Also raises it if no file is named, unless the address is loopback or
+    --insecure-no-token is given.
     """
     if rendezvous.token_file:
         try:
@@ -127,7 +128,8 @@ def member_of(
 
     place: what the settings say of this worker. address, port: where this agent listens. processes: number of training
     processes. path: switches above the host, () if unknown. daemon_port: of the checkpoint daemon, 0 for none.
-    store_port: the port at which training processes meet if this member has rank 0; 0: a free one is chosen.
+    store_port: the port at which training processes meet if this member has rank 0; 0: a free one is chosen. Raises
+    BadMember for a field out of its bounds, and OSError if no port is free.
     """
     hostname = socket.gethostname()
     name = place.name or (f"{hostname}-{port}" if address == "127.0.0.1" else hostname)
@@ -161,8 +163,8 @@ async def run_agent(
 ) -> Exit:
     """Take part in a job until it is over, and return how it ended.
 
-    Raises BadSettings if the token or the devices do not fit the settings, CannotListen if a port cannot be used, and
-    LockRefused if the arbiter cannot be used, all before any process is started.
+    Raises BadSettings if the token or the devices do not fit the settings, CannotListen if a port cannot be used,
+    LockRefused if the arbiter cannot be used, and BadMember, all before any process is started.
 
     environ: of the training processes and of this agent. training: runs the processes; None: the agent starts them
     itself. ready: called once with a function that makes this member leave, if signals are handled elsewhere; None:
@@ -271,7 +273,7 @@ def _with_metrics(
 async def arbiter_of(settings: Settings) -> RoundLock | None:
     """Connect to the job's arbiter (a Lease or a folder) and return it; None if the job has none.
 
-    If it is unreachable, try again for ARBITER_S. Raises LockRefused after that time, and at once if it refuses.
+    If it is unreachable, try again for ARBITER_S seconds. Raises LockRefused after that, and at once if it refuses.
     """
     rendezvous = settings.rendezvous
     loop = asyncio.get_running_loop()
@@ -314,8 +316,9 @@ async def _listen(listener: Listener, settings: Settings, endpoint: str | None, 
 
 
 async def _listen_on_any(listener: Listener, address: str, ports: Iterable[int]) -> int:
-    """Listen at the first of these ports that is free; return it. Raises CannotListen if all are in use, or for another
-    failure.
+    """Listen at the first of these ports that is free; return it, 0 meaning any free port.
+
+    Raises CannotListen if all ports are in use, or at the first other failure to listen.
     """
     for port in ports:
         try:

@@ -85,8 +85,10 @@ def read(
     program: str = "turnout-run",
     version: Callable[[], object] = lambda: "",
 ) -> Settings | CommandAnswer:
-    """Read the agent's settings. argv: without the program's name. An invalid line gives a CommandAnswer that names the
-    fault. version: looks up what --version prints.
+    """Read the agent's settings. argv: without the program's name. version: looks up what --version prints.
+
+    Returns a CommandAnswer instead for --help, --version and --print-completion, and for an invalid command line: then
+    its text names the fault.
     """
     try:
         line = parse_command_line(argv)

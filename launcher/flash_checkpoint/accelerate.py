@@ -40,7 +40,7 @@ class FlashState:
     accelerator: with everything prepared and registered. keep, every: storage keeps the `keep` newest steps and the
     multiples of `every`. replica_count: workers in a group that keep each other's state in memory, 0 and 1 for none.
     environ: of this process. Raises NotImplementedError if models are sharded, or if hooks of save_state would write
-    their own files.
+    their own files, and ValueError for a replica_count outside 0 to 4.
     """
 
     def __init__(
@@ -110,7 +110,8 @@ class FlashState:
 
     def wait(self, timeout: float = 1800) -> None:
         """Wait until this rank's part of the last save is in storage, if storage is its target; on rank 0, until the
-        whole step is. A failed write is logged, not raised. Raises TimeoutError after `timeout` seconds.
+        whole step is. A failed write is logged, not raised. Raises TimeoutError after `timeout` seconds, and DaemonLost
+        if the daemon is lost. Does nothing before the first save.
         """
         self._parts.wait(timeout)
 

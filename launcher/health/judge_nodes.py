@@ -262,7 +262,9 @@ class Evidence:
         }
 
     def failed_with(self, node: str) -> Group:
-        """List the working nodes with which this node failed in every group that contained both."""
+        """List the working nodes with which this node failed in every run of their pair. Groups of three do not
+        count.
+        """
         return self.outcomes.in_check_order(
             other
             for other, best in self.outcomes.by_partner[node].items()
@@ -284,7 +286,7 @@ class Evidence:
         }
 
     def slow_with(self, node: str) -> Group:
-        """List the fast nodes with which this node was not fast."""
+        """List the fast nodes that were paired with this node. Precondition: the node is not fast."""
         return self.outcomes.in_check_order(
             other for other in self.outcomes.by_partner[node] if other in self.outcomes.fast
         )
@@ -417,7 +419,7 @@ def _slow_findings(evidence: Evidence, cause: FaultCause) -> tuple[Finding, ...]
         always_slow_s, candidates = limits.collective_s, evidence.slow_nodes
     sample = Sample(best.values(), limits)
     return tuple(
-        Finding((node,), cause, f"{best[node]:.4g} s at best, beside the other nodes' or a floor")
+        Finding((node,), cause, f"best time {best[node]:.4g} s, slow beside the other nodes or the limit")
         for node in evidence.check.nodes
         if node in candidates and node in best and sample.is_slow(best[node], [best[node]], always_slow_s)
     )

@@ -276,7 +276,7 @@ class ExcludedNode:
     def describe(self, now_s: float) -> str:
         """Describe the exclusion, its cause and the time until the next test, in words."""
         again_s = max(self.until_s - now_s, 0.0)
-        next_test = f"it is tested again after {again_s:.0f} s, or where too few are there without it"
+        next_test = f"it is tested again after {again_s:.0f} s, or earlier if too few workers are left without it"
         return f"{next_test}; left out, {self.times} times so far: {self.why}"[:1_000]
 
 

@@ -222,7 +222,8 @@ _FILE_PATTERNS = (
 def read_machine(root: Path = Path("/"), chosen: str | None = None) -> Machine | NotBound:
     """Read the CPUs and devices of the machine from /sys and /proc below `root`.
 
-    chosen: the text of CUDA_VISIBLE_DEVICES, None if it is not set.
+    chosen: the text of CUDA_VISIBLE_DEVICES, None if it is not set. NotBound if that text names an unknown device, or
+    if no NUMA node of a usable CPU is known.
     """
     base = root / "sys/devices/system"
     files = {

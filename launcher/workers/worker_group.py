@@ -139,8 +139,8 @@ class DaemonMemory(WorkerMemory):
     async def restore(self, formed: Formed) -> None:
         """Let the daemon prepare the step that the world restores: fetch missing shards into memory.
 
-        Raises FetchFailed if one of them cannot be fetched. After a failed fetch, this member reports FETCH_DISABLED
-        until a fetch is not needed.
+        Raises FetchFailed if one of them cannot be fetched. Then this member reports FETCH_DISABLED until a later call
+        succeeds. Raises OSError if a daemon is needed and cannot be started.
         """
         restore_place = RestorePlace(
             formed.round,
@@ -275,7 +275,10 @@ class WorkerGroup(WorkerBackend):
         )
 
     async def warm(self) -> None:
-        """Import modules ahead while other members are still joining."""
+        """Start to import modules ahead while other members are still joining, and listen for the checkpoint daemon.
+
+        Raises OSError if the daemon's socket cannot be made, or if a daemon is needed now and cannot be started.
+        """
         await self._daemon.listen()
         await self._backend.warm_parent.start()
 
@@ -346,7 +349,7 @@ class WorkerGroup(WorkerBackend):
     def _cpus(self, local_rank: int) -> tuple[int, ...]:
         """Return the CPUs to which a process is bound; empty for all.
 
-        A binding that is not possible is logged once per host.
+        A binding that is not possible is logged for local rank 0 only.
         """
         binding = self._settings.start.numa
         if not binding:

@@ -135,7 +135,8 @@ class ForkserverClient:
     async def stop(self, sig: int, grace_s: float) -> Stopped | None:
         """Stop all descendants of the parent: send `sig`, and kill those that remain after `grace_s` seconds.
 
-        None if the parent has died or does not answer in time; then it is killed too.
+        None if the parent has died, if it is not ready and has no processes, or if it does not answer within `grace_s`
+        and `stuck_s` seconds; in the last case it is killed too.
         """
         if self.ended.is_set() or (self._started is None and not self.ready.done()):
             return None  # it may not have read a request to start them: those are stopped too

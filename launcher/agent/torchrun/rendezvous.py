@@ -170,7 +170,7 @@ log = logging.getLogger("turnout.launcher")
 
 
 class TurnoutRendezvous(api.RendezvousHandler):  # type: ignore[misc, unused-ignore]
-    """Torch's rendezvous handler over a BackgroundAgent."""
+    """Torch's rendezvous handler over a BackgroundAgent. Raises ValueError for parameters that are out of bounds."""
 
     def __init__(self, parameters: Any) -> None:
         self._run, self._closed = parameters.run_id, False
@@ -190,7 +190,7 @@ class TurnoutRendezvous(api.RendezvousHandler):  # type: ignore[misc, unused-ign
         agent.
 
         If the host of the round's store is lost before it answers, this is logged, and the round after it is joined.
-        Raises the errors of `_formed`.
+        Raises RendezvousConnectionError if the agent failed, and RendezvousClosedError if the job is over.
         """
         thread = self._thread
         while True:

@@ -315,8 +315,9 @@ class RankStore:
     async def reserve(self, size: int, generations: int) -> Arena:
         """Return the arena, with memory for one save of `size` bytes now, and soon for all generations.
 
-        generations: limited to MAX_GENERATIONS. Creates the arena at the first call. Raises NoMemory if the memory for
-        all generations does not fit, before any is allocated. Replicas of earlier rounds are freed before it is raised.
+        Creates the arena at the first call, with MAX_GENERATIONS generations at most; a later call cannot add any.
+        Raises NoMemory if the memory for all generations does not fit, before any is allocated. Replicas of earlier
+        rounds are freed before it is raised.
         """
         count = min(max(generations, 2), MAX_GENERATIONS)
         await self.memory.check(self.arena, size, min(generations, count))
@@ -470,13 +471,13 @@ def _hash(arena: Arena, generation: int, log_event: EventLog) -> bool:
 
 
 def newest_round(arena: Arena | None) -> int:
-    """Return the newest round of all saves held, or -1 for none."""
+    """Return the newest round of all saves in an arena, -1 for none and without an arena."""
     slots = arena.slots() if arena is not None else ()
     return max((slot.record.round for slot in slots if slot.record), default=-1)
 
 
 def newest_step(arena: Arena | None) -> int:
-    """Return the newest sealed step, or -1 for none."""
+    """Return the step of the newest readable save in an arena, -1 for none and without an arena."""
     slots = arena.slots() if arena is not None else ()
     index = newest(slots)
     record = slots[index].record if index is not None else None

@@ -240,7 +240,8 @@ class StepChoice:
     def find_agreed(self, step: int, save: str, shape: int) -> SavedStep:
         """Return the save that all ranks agreed on; search for its step if this rank has found another save.
 
-        save, shape: id and shape of its table. Raises BadCheckpoint if this rank does not find it.
+        save, shape: id and shape of its table. Raises BadCheckpoint if this rank does not find it, and the errors of
+        `find_saved`.
         """
         if self.require().table.save != save:
             log.warning("checkpoint_passed_over", extra={"step": self.require().step, "why": "another rank lacks it"})
@@ -319,8 +320,8 @@ class FlashStorageReader(StorageReader):  # type: ignore[misc, unused-ignore]
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
         """Read all items of the plan before returning; return a finished future. Called by DCP.
 
-        Raises BadCheckpoint if the agreed step is missing or an item is broken, and StorageFailed if storage fails. The
-        state dict may then be partly filled.
+        Raises BadCheckpoint if the agreed step is missing or an item is broken, StorageFailed if storage fails, and
+        LauncherError for a planner with its own decoding. The state dict may then be partly filled.
         """
         saved = self._choice.find_agreed(*plan.storage_data)
         saved.read(_wanted_items(saved, planner, plan))

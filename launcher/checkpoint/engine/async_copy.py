@@ -35,8 +35,8 @@ class CopyPolicy(NamedTuple):
 
 
 def addresses(optimizers: Iterable[Optimizer]) -> frozenset[int]:
-    """Collect the data pointers of the tensors that only a step of these optimizers changes: parameters and optimizer
-    states.
+    """Return the data pointers of the tensors that only a step of these optimizers changes: their parameters, and the
+    tensors in their states.
     """
     tensors = list[torch.Tensor]()
     for optimizer in optimizers:

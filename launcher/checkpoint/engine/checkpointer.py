@@ -163,7 +163,7 @@ class Checkpointer:
     replicated: every rank has the same state (DDP). Local rank 0 saves for its worker, and rank 0 to storage.
     keep, every: storage keeps the `keep` newest checkpoints, and those of steps that are multiples of `every`. With 0
     for both, it keeps all.
-    threads: the number of threads that copy the state.
+    threads: the number of threads that copy the state, 1 to 8.
     environ: environment variables, in which the launcher passes rank and paths; None for this process's own.
     frozen: tensors that never change, which are copied once into each generation. Either names ("model/embedding" also
     covers all names below it), or a function of name and tensor. None: no tensor. If such a tensor changes after all,
@@ -173,6 +173,7 @@ class Checkpointer:
     more.
     streams: copies tensors on devices; None for one stream per device, separate from the stream that trains.
     `on_failure`: set by the caller; called with step and reason of a save that was dropped or could not be stored.
+    Raises ValueError for generations, replicas, keep or every out of these bounds.
     """
 
     def __init__(
@@ -300,7 +301,7 @@ class Checkpointer:
         In a larger world, raises BadCheckpoint if this rank's part of the step that all ranks load is broken; if that
         was in memory, the next round does not use the step. Raises BadCheckpoint for a stored step of another world
         size, NewerFormat, a BadCheckpoint, if the stored step is of a newer Turnout, and StorageFailed if storage
-        cannot be read.
+        cannot be read. Raises DaemonLost if the daemon is lost, and TimeoutError if it does not answer.
         """
         with in_phase(RESTORING_PHASE):
             return self._loader.load(into)

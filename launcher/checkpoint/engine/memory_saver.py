@@ -180,7 +180,7 @@ class MemorySaver:
 
     rank: this process. environ: its environment. generations: 2 or more, MAX_GENERATIONS are used at most; one is added
     if there are replicas.
-    replicated: every rank has the same state. threads: that copy.
+    replicated: every rank has the same state. threads: the number of threads that copy, 1 to 8.
     on_message: called on another thread with later messages of the daemon.
     frozen: tensors that are copied once, None for none. dropped: called with step and reason of each dropped save.
     replicas: how many other workers keep a copy; ignored for a replicated state, which every worker has.
@@ -315,7 +315,7 @@ class MemorySaver:
         its copy. Call it before each step, on the thread that trains.
 
         Blocks for copies from host memory. For copies from a device only the device waits, and another thread seals
-        the save when they have ended.
+        the save when they have ended. Raises the errors of `finish_save`.
         """
         with self._finish_lock:
             save, async_copy = self._pending, self._pending.async_copy if self._pending is not None else None
@@ -336,7 +336,8 @@ class MemorySaver:
         """Finish the pending save: seal it, or drop and report it if a tensor was written to meanwhile.
 
         Call it on the thread that trains: an operation that still runs on another thread has not increased its tensor's
-        version yet.
+        version yet. Raises the error of a failed copy, and then the save is discarded. Raises DaemonLost if no daemon
+        can be reached; the save is valid in memory all the same.
         """
         with self._finish_lock:  # a second caller waits until the copy is complete
             sealing, self._sealing = self._sealing, None
@@ -481,7 +482,8 @@ class MemorySaver:
     def read(self, step: int) -> memoryview:
         """Return a verified copy of this step's shard, in memory of its own; a pending save is finished first.
 
-        Raises BadCheckpoint if the step is missing, broken, or saved as another rank or in another world size.
+        Raises BadCheckpoint if the step is missing, not hashed, broken, or saved as another rank or in another world
+        size.
         """
         self.finish_save()
         if self._arena is None:
@@ -521,7 +523,8 @@ class MemorySaver:
     def newest(self) -> int:
         """Finish a pending save, and return the newest hashed step in memory, -1 for none.
 
-        Only for a single rank without an agent.
+        Only for a single rank without an agent. Raises DaemonLost if the daemon is lost, and TimeoutError if it does
+        not answer.
         """
         self.finish_save()
         steps = self.client.held_steps(1)

@@ -170,7 +170,7 @@ def _view_key(tensor: torch.Tensor) -> Hashable:
 def spec_of(name: str, tensor: torch.Tensor) -> Spec:
     """Describe a tensor for the layout. Raises BadState if checkpoints have no name for its dtype."""
     if tensor.dtype not in NAMES:
-        raise BadState(name, f"{tensor.dtype} has no place in a checkpoint")
+        raise BadState(name, f"a checkpoint cannot have a tensor of {tensor.dtype}")
     return Spec(name, NAMES[tensor.dtype], tuple(tensor.shape))
 
 

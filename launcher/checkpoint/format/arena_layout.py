@@ -247,8 +247,8 @@ def slot_to_write(slots: Sequence[Slot], *, busy: Collection[int] = ()) -> int |
 
     Of several empty generations the one with most reserved memory is chosen. A pinned generation is never chosen, since
     the daemon reads it. The newest readable one is never chosen, so that it survives a crash during the save.
-    busy: generations that must not be chosen, since this process still fills them. Returns None if no other one is
-    free; the daemon then has to drop a save. Source: docs/facts/launcher.md 5 slots: by generation.
+    slots: by generation. busy: generations that must not be chosen, since this process still fills them. Returns None
+    if no other one is free; the daemon then has to drop a save. Source: docs/facts/launcher.md 5
     """
     last = newest(slots)
     free = [generation for generation, slot in enumerate(slots) if not slot.pinned and generation not in busy]

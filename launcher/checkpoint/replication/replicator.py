@@ -196,7 +196,10 @@ class PeerRequests:
         return self.leader is not None and self.leader.has(connection)
 
     async def is_current_round(self, connection: PeerConnection) -> bool:
-        """Return True if the peer's round is not over here. Replicas of an older round are refused."""
+        """Return True if the peer's round is not over here. Else send the peer a refusal, and return False.
+
+        Raises PeerUnavailable if the connection fails.
+        """
         if connection.round < self._context.round:
             await connection.send(PeerRefusal("older_round", f"round {connection.round}, here {self._context.round}"))
             return False
@@ -205,7 +208,8 @@ class PeerRequests:
     async def serve(self, connection: PeerConnection) -> None:
         """Handle the requests of a peer: store its replica, send it a shard, or make it a follower.
 
-        Ends when the peer asks for a round that is not current. Raises BadFrame for another message.
+        Ends after a Follow, and when the peer's round is over here. Raises BadFrame for another message,
+        PeerUnavailable or OSError when the connection ends, and BadCheckpoint for a corrupt replica.
         """
         while True:
             match await connection.receive(None):
@@ -227,7 +231,8 @@ class PeerRequests:
     async def _receive_replica(self, connection: PeerConnection, offer: Offer) -> None:
         """Receive one replica that a peer offers, and answer whether it is stored.
 
-        A refusal has the reason no_memory, busy or corrupt.
+        A refusal has the reason no_memory, busy or corrupt. Raises BadCheckpoint after the last one, and BadFrame for a
+        shard of another round or of this worker.
         """
         record = unpacked(offer.record)
         place = (connection.peer, offer.local_rank)

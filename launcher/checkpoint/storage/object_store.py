@@ -20,7 +20,7 @@ _TIMES = ("mtime", "LastModified", "last_modified", "updated", "created")
 
 
 class ObjectStore:
-    """Stores steps at an fsspec URL."""
+    """Stores steps at an fsspec URL. Raises StorageFailed if the URL cannot be opened, also without fsspec."""
 
     def __init__(self, url: str) -> None:
         self.name = _without_secrets(url)

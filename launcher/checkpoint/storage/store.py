@@ -35,7 +35,7 @@ class FileInfo:
 
 
 class OpenFile(Protocol):
-    """A stored file open for reading. at_once_bytes: the best size of one read."""
+    """A stored file open for reading. size_bytes: of the whole file. at_once_bytes: the best size of one read."""
 
     size_bytes: int
     at_once_bytes: int

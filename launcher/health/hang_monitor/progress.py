@@ -24,9 +24,8 @@ from turnout.launcher.health.hang_detector import BUCKETS, MAX_COUNTED, Progress
 
 PROGRESS = "TURNOUT_PROGRESS_FILE"
 
-# Indexes of the 64-bit words in the file. The process writes the newest steps done and saved and whether it waits at
-# the
-# stop step; the agent writes the step after which all stop, and whether that step is confirmed.
+# Indexes of the 64-bit words in the file. The process writes the newest steps done and saved, and whether it waits at
+# the stop step. The agent writes the step after which all stop, and whether that step is confirmed.
 DONE, SAVED, WAITS, STOP, SURE = range(5)
 # Written by ProgressReporter: the fields of Progress, times in nanoseconds of time.monotonic_ns().
 BEATS, BEAT_NS, TURNS, TURN_NS, MARKED = range(5, 10)

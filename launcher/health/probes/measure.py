@@ -105,8 +105,8 @@ class PeerCopy:
         self._copy_bytes, self._times, self._warm_up = copy_bytes, times, warm_up
 
     def mb_per_s(self, gpu: int, other_gpu: int) -> float:
-        """Measure the link between two GPUs in MB/s. Raises ProbeFailed if a GPU is missing or they reach each other
-        only through the host.
+        """Measure the link between two GPUs in MB/s. Raises ProbeFailed if a GPU is missing, if they reach each other
+        only through the host, or if other bytes arrive than were sent.
         """
         return min(self._measure_copy(gpu, other_gpu), self._measure_copy(other_gpu, gpu))
 
