@@ -342,7 +342,8 @@ def _processes(settings: Settings, environ: Mapping[str, str]) -> int:
     """Return the number of training processes: the given one, else the number of devices or CPUs that --nproc-per-node
     names.
 
-    With "auto", CPUs are counted if there is no device. Raises BadSettings if there is no device of the named kind.
+    With "auto", CPUs are counted if there is no device. Raises BadSettings if there is no device of the named kind,
+    and OSError if the devices cannot be listed.
     """
     count = settings.processes
     if isinstance(count, int):
@@ -350,20 +351,28 @@ def _processes(settings: Settings, environ: Mapping[str, str]) -> int:
     cpus = len(os.sched_getaffinity(0))
     if count is Devices.CPU:
         return cpus
-    devices = _device_count(count, environ)
+    devices = count_devices(count, environ)
     if not devices and count is not Devices.AUTO:
         raise BadSettings(f"--nproc-per-node={count.value}: there is no such device here")
     return devices or cpus
 
 
-def _device_count(kind: Devices, environ: Mapping[str, str]) -> int:
-    """Count the GPUs of this kind: for XPU the render devices of other vendors, else those of NVIDIA.
+_DEV = Path("/dev")
 
-    These are the entries of CUDA_VISIBLE_DEVICES, or without that variable the device files.
+_DRM = Path("/sys/class/drm")  # a link to each render device, named as in /dev/dri
+
+_INTEL = "0x8086"  # vendor of XPUs on the PCI bus
+
+
+def count_devices(kind: Devices, environ: Mapping[str, str], dev: Path = _DEV, drm: Path = _DRM) -> int:
+    """Count the GPUs of this kind: for XPU Intel's render devices, else those of NVIDIA.
+
+    NVIDIA's are the entries of CUDA_VISIBLE_DEVICES, or without that variable the device files. dev, drm: /dev and
+    /sys/class/drm. Raises OSError if /dev cannot be listed.
     """
-    visible = environ.get("CUDA_VISIBLE_DEVICES")
-    device_files = [name for name in os.listdir("/dev") if re.fullmatch(r"nvidia\d+|renderD\d+", name)]
-    nvidia = [name for name in device_files if name.startswith("nvidia")]
     if kind is Devices.XPU:
-        return len(device_files) - len(nvidia)
-    return len(nvidia) if visible is None else len([name for name in visible.split(",") if name.strip()])
+        vendors = [drm / device.name / "device" / "vendor" for device in dev.glob("dri/renderD*")]
+        return sum(vendor.is_file() and vendor.read_text().strip() == _INTEL for vendor in vendors)
+    if (visible := environ.get("CUDA_VISIBLE_DEVICES")) is not None:
+        return len([name for name in visible.split(",") if name.strip()])
+    return len([name for name in os.listdir(dev) if re.fullmatch(r"nvidia\d+", name)])

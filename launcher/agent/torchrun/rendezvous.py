@@ -16,7 +16,7 @@ from torch.distributed.elastic.rendezvous import api
 
 from turnout.launcher.agent.start_agent import run_agent
 from turnout.launcher.coordinator_messages import Formed
-from turnout.launcher.errors import BadElasticSpec, BadSettings, LauncherError
+from turnout.launcher.errors import BadElasticSpec, BadSettings
 from turnout.launcher.event_log import log_to
 from turnout.launcher.model import PORT, ElasticSpec, Exit
 from turnout.launcher.settings import Command, LockKind, PlaceSettings, RendezvousSettings, Settings
@@ -89,7 +89,7 @@ class BackgroundAgent:
         asyncio.set_event_loop(self.loop)
         try:
             self.over.set_result(self.loop.run_until_complete(self._attend(settings)))
-        except (LauncherError, OSError) as error:
+        except BaseException as error:  # without a result, torch's agent would wait for ever
             self.over.set_exception(error)
         finally:
             self.loop.close()

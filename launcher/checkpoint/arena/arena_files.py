@@ -40,7 +40,7 @@ from turnout.launcher.checkpoint.format.arena_layout import (
 )
 from turnout.launcher.checkpoint.format.memory_budget import Limits
 from turnout.launcher.env import MEMORY
-from turnout.launcher.errors import BadCheckpoint, NoMemory
+from turnout.launcher.errors import BadCheckpoint, NewerFormat, NoMemory
 
 _GROUPS = Path("/sys/fs/cgroup")
 
@@ -299,6 +299,9 @@ def open_arena_file(path: Path) -> tuple[int, Identity]:
         identity = read_identity(os.pread(file, PAGE_BYTES, 0))
         if about.st_size < table_at(identity.count):
             raise BadCheckpoint(f"{path} is too short for {identity.count} generations")
+    except NewerFormat as error:
+        os.close(file)
+        raise NewerFormat(f"{path}: {error.what}", error.format, error.known) from error
     except BadCheckpoint as error:
         os.close(file)
         raise error if str(path) in str(error) else BadCheckpoint(f"{path}: {error}") from error

@@ -166,7 +166,9 @@ class Session:
         self._newest_epoch = max(self._newest_epoch, save.epoch)
         pinned = await rank_store.pin_save(save)
         if pinned is None:
-            self._send_message(SaveFailed(save.step, "overwritten", "a newer save overwrote it before this message arrived"))
+            self._send_message(
+                SaveFailed(save.step, "overwritten", "a newer save overwrote it before this message arrived")
+            )
             for tier in (SaveTier.MEMORY, *([SaveTier.STORAGE] if save.target and not save.later else [])):
                 end = SaveEnded(save.step, self._round, self._rank, tier, SaveOutcome.SUPERSEDED)
                 self._daemon.report_save(msgspec.structs.replace(end, announced_s=time.time()))
