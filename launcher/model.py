@@ -198,15 +198,15 @@ class RestartBudget:
         if not (0 <= self.used <= MAX_COUNT and 0 <= self.total <= MAX_COUNT and -1 <= self.saved_step <= MAX_COUNT):
             raise BadElasticSpec("the budget is out of bounds")
 
-    def charged(self) -> RestartBudget:
+    def add_restart(self) -> RestartBudget:
         """Return the budget with one more restart."""
         return RestartBudget(self.used + 1, self.total + 1, self.saved_step)
 
-    def saved(self, step: int) -> RestartBudget:
+    def refill(self, step: int) -> RestartBudget:
         """Return the budget after a step was saved: a newer step refills it."""
         return self if step <= self.saved_step else RestartBudget(0, self.total, step)
 
-    def newer(self, other: RestartBudget) -> RestartBudget:
+    def newer_of(self, other: RestartBudget) -> RestartBudget:
         """Return the newer one of two copies of the job's budget.
 
         That is the one with more restarts in total, then with the newer saved step, then with fewer restarts used.

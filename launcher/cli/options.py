@@ -83,7 +83,7 @@ class Option:
         return not self.value
 
     @property
-    def asks(self) -> bool:
+    def prints_page(self) -> bool:
         """True if the option prints a page instead of running a job."""
         return not self.sets and self.effect is Effect.HERE
 
@@ -98,7 +98,7 @@ class Option:
 
         Empty for options that print a page, since only the command line may ask for one.
         """
-        if self.asks:
+        if self.prints_page:
             return ()
         ours = (f"TURNOUT_{self.dest.upper()}",) if self.origin is Origin.OURS else ()
         return (f"PET_{self.dest.upper()}", *ours, *self.env)

@@ -17,7 +17,7 @@ from typing import Any
 from torch.nn import Module
 
 from turnout.launcher.checkpoint.engine import rng
-from turnout.launcher.checkpoint.engine.state_dict import buffers, load_module, named
+from turnout.launcher.checkpoint.engine.state_dict import buffers, load_module, module_state
 from turnout.launcher.checkpoint.engine.storage_type import StorageType, replicas_of
 from turnout.launcher.errors import BadCheckpoint, NotUsable
 from turnout.launcher.flash_checkpoint.named_parts import Parts, decode_object, encode_object
@@ -161,7 +161,7 @@ class _LoaderPosition:
 
 def _state_of(object_: Any) -> dict[str, Any]:
     """Return the state of a module, without torch.compile's prefixes, or of any object with state_dict()."""
-    return named(object_) if isinstance(object_, Module) else object_.state_dict()
+    return module_state(object_) if isinstance(object_, Module) else object_.state_dict()
 
 
 def _load_object(object_: Any, state: Any) -> None:

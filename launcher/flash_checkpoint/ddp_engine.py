@@ -146,7 +146,7 @@ class DdpCheckpointer:
         elif rank.restore_step is not None:
             step = rank.restore_step
         else:
-            step = self._memory_saver().newest()
+            step = self._memory_saver().newest_step()
         if step < 0:
             return None
         try:
@@ -173,7 +173,7 @@ class DdpCheckpointer:
         """Return the state in the newest intact file, which rank 0 chooses for all ranks; None if there is no file."""
         newest = choose_on_rank_0(
             self._rank.world,
-            lambda: torch_file.newest(self.checkpoint_dir, _log_warning),
+            lambda: torch_file.load_newest(self.checkpoint_dir, _log_warning),
             lambda found: (found[0].number, found[0].step),
             self._load_same,
         )

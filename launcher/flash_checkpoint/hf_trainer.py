@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from turnout.launcher.checkpoint.engine import rng
-from turnout.launcher.checkpoint.engine.state_dict import buffers, load_module, named
+from turnout.launcher.checkpoint.engine.state_dict import buffers, load_module, module_state
 from turnout.launcher.checkpoint.engine.storage_type import replicas_of
 from turnout.launcher.elastic.steps import Steps
 from turnout.launcher.errors import BadCheckpoint, NotUsable
@@ -107,7 +107,7 @@ class FlashSaves:
                 else:
                     callback_states[name] = each.state()
         model = trainer.accelerator.unwrap_model(trainer.model)
-        weights = named(model)
+        weights = module_state(model)
         parts: dict[str, object] = {
             "model": dict(weights),
             _BUFFERS: buffers(model, weights),

@@ -69,7 +69,7 @@ class FlashCheckpoint(Checkpoint):  # type: ignore[misc, unused-ignore]
         Raises BadCheckpoint if what is stored cannot be read, NewerFormat if only a newer version can read it, and
         StorageFailed if storage fails.
         """
-        return self.path if self._parts.any() else None
+        return self.path if self._parts.has_step() else None
 
     def wait(self, timeout: float = 1800) -> None:
         """Wait until this rank's part of the last save is in storage, if storage is its target; on rank 0, until the

@@ -223,7 +223,7 @@ class Parts:
             lambda _, step: FlashStorageReader(self.folder, step=step, environ=self._environ),
         )
 
-    def any(self) -> bool:
+    def has_step(self) -> bool:
         """Return True if this rank finds a step in memory or storage.
 
         Raises BadCheckpoint if what is stored cannot be read, NewerFormat if only a newer version can read it, and

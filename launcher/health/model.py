@@ -175,7 +175,7 @@ class Verdict:
     undecided: tuple[Undecided, ...] = ()
 
     @property
-    def clean(self) -> bool:
+    def is_clean(self) -> bool:
         """True if the check has no finding."""
         return self == Verdict()
 

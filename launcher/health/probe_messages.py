@@ -67,7 +67,7 @@ class ProbePlan(msgspec.Struct, frozen=True):
             raise ValueError(f"rank {self.rank} of {self.processes} processes of {self.members} members")
 
     @property
-    def local(self) -> int:
+    def processes_per_member(self) -> int:
         """Return the number of processes of each member."""
         return self.processes // self.members
 

@@ -129,7 +129,7 @@ def record_to_write(record: RoundRecord, after: HeldRound) -> RoundRecord:
         return record
     if record.round <= before.round:
         raise StaleRound(record.round, before.round)
-    return replace(record, budget=record.budget.newer(before.budget))
+    return replace(record, budget=record.budget.newer_of(before.budget))
 
 
 def same_grant(record: RoundRecord, other_record: RoundRecord) -> bool:

@@ -137,7 +137,7 @@ def record_heartbeat(transition: Transition, id_: str, member_state: MemberState
     if ready and state.phase is Phase.TRAINING and not transition.state.is_in_world(id_):
         transition.log_event("member_ready", Reason.MEMBER_JOINED, member=member_state.member.name)
     if beat.saved > state.budget.saved_step:
-        transition.state = replace(state, budget=state.budget.saved(beat.saved))
+        transition.state = replace(state, budget=state.budget.refill(beat.saved))
 
 
 def drain(transition: Transition) -> None:
@@ -247,7 +247,7 @@ def end_training(transition: Transition) -> None:
             )
             transition.finish(Exit.FAILED, Reason.BUDGET_SPENT, detail)
             return
-        state = replace(state, budget=state.budget.charged())
+        state = replace(state, budget=state.budget.add_restart())
     staying = sum(member_state.leave_s is None for member_state in transition.members.values())
     expected, last_call_s = (
         (0, 0.0)

@@ -319,7 +319,7 @@ def _add_member(transition: Transition, event: Joined) -> None:
     transition.state = replace(
         state,
         round=max(state.round, event.base.round),
-        budget=state.budget.newer(event.budget),
+        budget=state.budget.newer_of(event.budget),
         gathering=gathering,
         fencing=fencing,
         ledger=adopt_totals(state.ledger, event.job_time),

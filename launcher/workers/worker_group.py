@@ -40,9 +40,9 @@ from turnout.launcher.workers.worker_spec import (
     Exited,
     JobVariables,
     SpawnSpec,
-    common,
-    of_process,
-    of_rank,
+    arguments_of_rank,
+    common_environment,
+    process_environment,
 )
 
 _COMMAND_KINDS = {
@@ -93,7 +93,7 @@ class CountedProgress(WorkerProgress):
 
     def steps(self) -> tuple[int, int]:
         """Return the newest step that all processes have done, and the newest saved one; -1 for none."""
-        return (-1, -1) if self.counters is None else (self.counters.done(), self.counters.saved())
+        return (-1, -1) if self.counters is None else (self.counters.done_step(), self.counters.saved_step())
 
     def rank_zero(self) -> RankZero | None:
         """Return the progress of the process of rank 0, None if it does not run here."""
@@ -247,7 +247,7 @@ class WorkerGroup(WorkerBackend):
         token: bytes = b"",
     ) -> None:
         self._settings, self.processes, self._log_event, self._hostname = settings, processes, log_event, hostname
-        self._env = common(env, processes)
+        self._env = common_environment(env, processes)
         self._job = JobVariables(
             settings.rendezvous.run,
             settings.command.role,
@@ -329,10 +329,10 @@ class WorkerGroup(WorkerBackend):
         """
         command, rank = self._settings.command, formed.first_rank + local_rank
         errors = error_file(attempt, local_rank)
-        env = of_process(self._env, self._job, formed, self.processes, local_rank, error_file=errors)
+        env = process_environment(self._env, self._job, formed, self.processes, local_rank, error_file=errors)
         env |= {PROGRESS: str(counters.paths[local_rank]), **self._daemon.environment, **self._stored}
         out, err = streams_of(self._outputs, attempt, local_rank, rank=rank, hostname=self._hostname)
-        argv = of_rank((command.program, *command.arguments), local_rank)
+        argv = arguments_of_rank((command.program, *command.arguments), local_rank)
         return SpawnSpec(
             local_rank,
             argv,

@@ -365,9 +365,9 @@ class WorkerProcesses:
     """Runs the processes of one agent. Each round calls start, ended and stop.
 
     fork: use a warm forkserver, which has imported the modules in `preload`. shutdown_timeout_s: default time between
-    SIGTERM and SIGKILL. env: what the processes' environments share (`worker_spec.common`); also the forkservers'
-    environment, None for the agent's own. stuck_s: time for a killed process to end and for a forkserver to answer.
-    patience_s: time for the imports.
+    SIGTERM and SIGKILL. env: what the processes' environments share (`worker_spec.common_environment`); also the
+    forkservers' environment, None for the agent's own. stuck_s: time for a killed process to end and for a forkserver
+    to answer. patience_s: time for the imports.
     """
 
     def __init__(

@@ -136,7 +136,7 @@ class Arena:
             self._ready[generation] = size
         return is_mapped
 
-    def ready(self, generation: int, size: int) -> bool:
+    def is_mapped(self, generation: int, size: int) -> bool:
         """Return True if the pages of `size` bytes of a generation are mapped in this process.
 
         If not, writing through the file is faster than through the mapping.
@@ -316,7 +316,7 @@ class Arena:
 
     def close(self) -> None:
         """Close the arena; the file stays. Existing views stay readable."""
-        with self._room.closed():
+        with self._room.stop():
             self._close()
 
     def _close(self) -> None:

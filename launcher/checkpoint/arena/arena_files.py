@@ -509,7 +509,7 @@ class ShmAllocation:
             ) from error
 
     @contextmanager
-    def closed(self) -> Iterator[None]:
+    def stop(self) -> Iterator[None]:
         """Stop allocations, and wait until one in progress has ended, before the block runs."""
         self._closing = True
         with self._guard:

@@ -1,6 +1,6 @@
 """Copies bytes into an arena at memory speed, with a few threads that do not need the interpreter.
 
-If the mapping's pages exist (arena.ready()), several threads copy through the mapping. Otherwise one thread writes
+If the mapping's pages exist (Arena.is_mapped()), several threads copy through the mapping. Otherwise one thread writes
 through the file, which causes no page faults; the kernel admits one writer at a time. Source: docs/facts/launcher.md 0,
 §4; torch's own threads fall to a quarter of this where the cores are busy
 """
@@ -146,7 +146,7 @@ class _Cuts:
         return np.stack([rows[self.piece, 0] + self.into, rows[self.piece, 1] + self.into, self.lengths], axis=1)
 
 
-def even(rows: Rows, count: int) -> list[Rows]:
+def divide_evenly(rows: Rows, count: int) -> list[Rows]:
     """Divide the pieces into `count` parts of equal size, +-1 byte, in the same order. A piece on a border is cut.
 
     Parts without bytes are omitted.

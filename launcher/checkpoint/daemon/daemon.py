@@ -55,7 +55,7 @@ from turnout.launcher.checkpoint.format.daemon_messages import (
 )
 from turnout.launcher.checkpoint.replication.replicator import Replicator
 from turnout.launcher.checkpoint.storage.posix_store import open_store
-from turnout.launcher.checkpoint.storage.step_reader import newest
+from turnout.launcher.checkpoint.storage.step_reader import newest_manifest
 from turnout.launcher.coordinator_messages import HeldStep, RestorePlace
 from turnout.launcher.errors import BadFrame, LauncherError, NewerFormat, NoMemory, StorageFailed
 from turnout.launcher.event_log import EventLog
@@ -506,7 +506,7 @@ async def stored_step(target: str, log_event: EventLog) -> StoredStep:
         return StoredStep()
     try:
         async with asyncio.timeout(LIST_STORAGE_S):
-            manifest = await asyncio.to_thread(lambda: newest(open_store(target), log_event))
+            manifest = await asyncio.to_thread(lambda: newest_manifest(open_store(target), log_event))
     except (NewerFormat, StorageFailed, TimeoutError) as error:
         log_event("storage_behind", {"target": target, "why": str(error) or f"no answer within {LIST_STORAGE_S:g} s"})
         return StoredStep()

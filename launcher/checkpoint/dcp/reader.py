@@ -37,7 +37,7 @@ from turnout.launcher.checkpoint.engine.state_dict import NAMES, is_bytes, octet
 from turnout.launcher.checkpoint.format.daemon_messages import FetchShard, SaveFailed, ToClient
 from turnout.launcher.checkpoint.format.shard_file import Entry
 from turnout.launcher.checkpoint.storage.posix_store import open_store
-from turnout.launcher.checkpoint.storage.step_reader import ByteRange, await_manifest, committed, manifest_of
+from turnout.launcher.checkpoint.storage.step_reader import ByteRange, await_manifest, committed_manifests, manifest_of
 from turnout.launcher.env import DAEMON
 from turnout.launcher.errors import BadCheckpoint, NewerFormat, StorageFailed
 
@@ -127,7 +127,7 @@ def _step_in_memory(rank: ProcessInfo, environ: Mapping[str, str]) -> int:
         return rank.restore_step
     if rank.world > 1 or not find(rank.memory, rank.run, rank.worker):
         return -1
-    return memories.of(rank, environ).newest()
+    return memories.of(rank, environ).newest_step()
 
 
 def find_saved(folder: str, environ: Mapping[str, str], step: int | None) -> SavedStep | None:
@@ -168,7 +168,9 @@ def _find_step_in_storage(folder: str, rank: ProcessInfo, step: int | None) -> S
         if rank.stored_step < 0:
             return None
         step = await_manifest(store, rank.stored_step).step
-    for manifest in committed(store, lambda word, fields: log.warning(word, extra=dict(fields)), only_step=step):
+    for manifest in committed_manifests(
+        store, lambda word, fields: log.warning(word, extra=dict(fields)), only_step=step
+    ):
         stored_step = InStorage(store, manifest)
         try:
             return SavedStep(None, lambda stored_step=stored_step: stored_step)  # type: ignore[misc]

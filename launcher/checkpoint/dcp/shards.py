@@ -192,7 +192,7 @@ class InStorage:
         if rank not in self._blocks:
             self._blocks[rank] = block_checksums_of(self._store, self.step, shard)
         blocks, name = self._blocks[rank], f"{shard.file} of step {self.step}"
-        with self._store.opened(self.step, shard.file) as file:
+        with self._store.open_file(self.step, shard.file) as file:
             if blocks is None:
                 yield VerifiedReader(file, shard.sums, name)
             else:

@@ -27,11 +27,11 @@ from turnout.launcher.checkpoint.engine.frozen_params import FrozenNames
 from turnout.launcher.checkpoint.engine.memory_saver import MemorySaver
 from turnout.launcher.checkpoint.engine.process_info import ProcessInfo, SaveStats
 from turnout.launcher.checkpoint.engine.save_plan import extra_text_of, state_of
-from turnout.launcher.checkpoint.engine.state_dict import plain, restore
+from turnout.launcher.checkpoint.engine.state_dict import plain_state, restore
 from turnout.launcher.checkpoint.format.daemon_messages import Hashed, Persisted, Save, SaveFailed, ToClient
 from turnout.launcher.checkpoint.format.manifest import Manifest
 from turnout.launcher.checkpoint.storage.posix_store import open_store
-from turnout.launcher.checkpoint.storage.step_reader import await_manifest, committed, newest
+from turnout.launcher.checkpoint.storage.step_reader import await_manifest, committed_manifests, newest_manifest
 from turnout.launcher.checkpoint.storage.step_reader import load as load_shard
 from turnout.launcher.checkpoint.storage.store import Store
 from turnout.launcher.coordinator_messages import MAX_REPLICAS
@@ -101,10 +101,10 @@ class CheckpointLoader:
         """
         if self._rank.restore_step is not None:
             return self._rank.restore_step
-        newest_step = self._memory().newest() if self._rank.world == 1 else -1
+        newest_step = self._memory().newest_step() if self._rank.world == 1 else -1
         if newest_step >= 0:
             with suppress(StorageFailed):
-                stored = newest(open_store(self._folder), lambda word, fields: None)
+                stored = newest_manifest(open_store(self._folder), lambda word, fields: None)
                 if stored is not None and stored.step > newest_step:
                     log.warning(
                         "memory_passed_over", extra={"step": newest_step, "why": f"storage has step {stored.step}"}
@@ -145,7 +145,7 @@ class CheckpointLoader:
         """
         named = self._rank.stored_step
         if named is None or self._rank.world == 1:
-            return committed(store, _log_warning)
+            return committed_manifests(store, _log_warning)
         for step in store.steps():
             if step > named:
                 why = f"in this round all ranks read step {named}" if named >= 0 else "it was not there for all ranks"
@@ -237,7 +237,7 @@ class Checkpointer:
         not supported, DaemonLost if the daemon is lost, and TimeoutError if it does not answer.
         """
         if self.saves_here:
-            self._memory_saver().prepare(plain(state), _rng_text(self._rng, self._rank.rank))
+            self._memory_saver().prepare(plain_state(state), _rng_text(self._rng, self._rank.rank))
 
     def save(
         self,
@@ -274,7 +274,7 @@ class Checkpointer:
             if self._replicated and self._rank.rank:  # the state of rank 0 is written to storage
                 target = None
             self._saved_bytes += self._memory_saver().save(
-                step, plain(state), target, copy_policy, _rng_text(self._rng, self._rank.rank)
+                step, plain_state(state), target, copy_policy, _rng_text(self._rng, self._rank.rank)
             )
             self._saves += 1
             self._steps.saved(step)

@@ -22,7 +22,7 @@ from turnout.launcher.accelerator import NO_COPIES, CopyStreams, PageRegistrar, 
 from turnout.launcher.checkpoint.arena.arena import Arena, address_of
 from turnout.launcher.checkpoint.arena.parallel_copy import Copier
 from turnout.launcher.checkpoint.daemon.trainer_client import TrainerClient
-from turnout.launcher.checkpoint.engine.async_copy import AsyncCopy, CopyPolicy, overlappable
+from turnout.launcher.checkpoint.engine.async_copy import AsyncCopy, CopyPolicy, overlap_mask
 from turnout.launcher.checkpoint.engine.frozen_params import FrozenNames, FrozenParams, SkippedParams
 from turnout.launcher.checkpoint.engine.process_info import ProcessInfo
 from turnout.launcher.checkpoint.engine.save_plan import Mask, SavePlan, SavePlanner, host_copies, state_of
@@ -299,7 +299,7 @@ class MemorySaver:
             if is_registered and not copy_policy.verify
             else np.zeros_like(plan.copied_as_bytes)
         )
-        mask = overlappable(plan, copy_policy.addresses, self._changing_names, on_device)
+        mask = overlap_mask(plan, copy_policy.addresses, self._changing_names, on_device)
         if save.skipped_params is not None:
             mask &= ~save.skipped_params.mask
         save.async_copy = AsyncCopy.of(plan, mask, copy_policy.verify)
@@ -360,7 +360,7 @@ class MemorySaver:
         try:
             self._copier.wait()
             region = save.arena.map(save.generation, save.record.region_bytes)
-            return async_copy.changed(address_of(region) + save.record.head_bytes)
+            return async_copy.changed_tensors(address_of(region) + save.record.head_bytes)
         except BaseException:
             self._discard(save)
             raise
@@ -443,7 +443,7 @@ class MemorySaver:
         all copies from host memory have ended; False for the background part of a save.
         """
         arena, generation, record, plan = save.arena, save.generation, save.record, save.plan
-        ready = arena.ready(generation, record.region_bytes)
+        ready = arena.is_mapped(generation, record.region_bytes)
         view = arena.map(generation, record.region_bytes)
         not_copied = save.entries_not_copied(excluded)
         try:
@@ -504,9 +504,9 @@ class MemorySaver:
                 f"memory holds step {step} as rank {record.rank} of {record.world}, not as {self._place[0]} of "
                 f"{self._place[1]}"
             )
-        return self._verified(self._arena.map(generation, record.shard_bytes), sums, step)
+        return self._verified_copy(self._arena.map(generation, record.shard_bytes), sums, step)
 
-    def _verified(self, region: memoryview, sums: tuple[int, ...], step: int) -> memoryview:
+    def _verified_copy(self, region: memoryview, sums: tuple[int, ...], step: int) -> memoryview:
         """Return a copy of a region, in memory of this process alone, after comparing each chunk's checksum.
 
         sums: expected checksums, one per chunk. step: for the message. Raises BadCheckpoint if a chunk differs.
@@ -520,7 +520,7 @@ class MemorySaver:
                 raise BadCheckpoint(f"chunk {number} of step {step} in memory is not what was hashed")
         return view
 
-    def newest(self) -> int:
+    def newest_step(self) -> int:
         """Finish a pending save, and return the newest hashed step in memory, -1 for none.
 
         Only for a single rank without an agent. Raises DaemonLost if the daemon is lost, and TimeoutError if it does

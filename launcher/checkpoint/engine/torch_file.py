@@ -92,7 +92,7 @@ def list_files(folder: Path) -> tuple[TorchFile, ...]:
     return tuple(sorted(files, key=lambda each: (-each.number, -each.step)))
 
 
-def newest(folder: Path, log_event: LogEvent) -> tuple[TorchFile, object] | None:
+def load_newest(folder: Path, log_event: LogEvent) -> tuple[TorchFile, object] | None:
     """Load the newest intact file of a folder, in the order of `list_files`. Returns the file and its state.
 
     None if there is no file. A newer file that cannot be loaded is logged. Raises BadCheckpoint if files exist but none

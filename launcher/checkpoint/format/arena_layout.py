@@ -230,7 +230,7 @@ def read_target(data: bytes | memoryview) -> str:
         return ""
 
 
-def newest(slots: Sequence[Slot], *, hashed_only: bool = False) -> int | None:
+def newest_generation(slots: Sequence[Slot], *, hashed_only: bool = False) -> int | None:
     """Return the readable generation with the highest epoch, None if there is none. hashed_only: ignore SEALED ones."""
     readable = (SlotState.HASHED,) if hashed_only else (SlotState.SEALED, SlotState.HASHED)
     readable_generations = [(slot.epoch, generation) for generation, slot in enumerate(slots) if slot.state in readable]
@@ -250,7 +250,7 @@ def slot_to_write(slots: Sequence[Slot], *, busy: Collection[int] = ()) -> int |
     slots: by generation. busy: generations that must not be chosen, since this process still fills them. Returns None
     if no other one is free; the daemon then has to drop a save. Source: docs/facts/launcher.md 5
     """
-    last = newest(slots)
+    last = newest_generation(slots)
     free = [generation for generation, slot in enumerate(slots) if not slot.pinned and generation not in busy]
     others = [generation for generation in free if generation != last]
     return min(others, key=lambda generation: _overwrite_priority(slots[generation])) if others else None

@@ -19,7 +19,7 @@ from turnout.launcher.checkpoint.replication.peer_connection import (
     SendShard,
     ShardKept,
     connect_peer,
-    packed,
+    pack_record,
 )
 from turnout.launcher.checkpoint.replication.pull_shard import (
     ReplicationContext,
@@ -162,7 +162,7 @@ class ReplicaSender:
         total = arena.slots()[generation].sums_sum or 0
         target = self._context.daemon.rank_stores.of(local_rank).targets.of(generation, record.epoch)
         offer = Offer(
-            local_rank, arena.identity.count, packed(record), total.to_bytes(8, "little"), complete_step, target
+            local_rank, arena.identity.count, pack_record(record), total.to_bytes(8, "little"), complete_step, target
         )
         if not isinstance(await connection.ask(offer), SendShard):
             raise BadFrame("no SendShard after Offer")

@@ -33,7 +33,7 @@ from turnout.launcher.checkpoint.replication.peer_connection import (
     ShardKept,
     accept_peer,
     connect_peer,
-    unpacked,
+    unpack_record,
 )
 from turnout.launcher.checkpoint.replication.pull_shard import (
     DaemonPort,
@@ -56,7 +56,7 @@ from turnout.launcher.coordinator_messages import (
     RestorePlace,
 )
 from turnout.launcher.errors import BadCheckpoint, BadFrame, LauncherError, NoMemory
-from turnout.launcher.event_log import EventLog, rate_limited
+from turnout.launcher.event_log import EventLog, limit_rate
 from turnout.launcher.model import SaveOutcome
 
 COPY_S = 3_600.0  # seconds for the slowest replica
@@ -95,7 +95,7 @@ class ReplicationLeader:
                 await self._follower_joined.wait_for(lambda: len(self._followers) >= other_daemons)
             async with context.sealed:
                 await context.sealed.wait_for(partial(context.has_sealed, 0, step + 1))
-            step = context.newest(0)
+            step = context.newest_step(0)
             followers = dict(self._followers)
             outcomes = await asyncio.gather(
                 replicate(context, self._sender, self._replica_store, step, context.current.complete_step),
@@ -234,7 +234,7 @@ class PeerRequests:
         A refusal has the reason no_memory, busy or corrupt. Raises BadCheckpoint after the last one, and BadFrame for a
         shard of another round or of this worker.
         """
-        record = unpacked(offer.record)
+        record = unpack_record(offer.record)
         place = (connection.peer, offer.local_rank)
         if record.round != connection.round or connection.peer == self._context.daemon.worker:
             raise BadFrame("a shard of another round, or of this worker itself")
@@ -270,7 +270,7 @@ class PeerListener:
         self._callers: set[asyncio.Task[None]] = set()
         self._connections: set[PeerConnection] = set()
         self._strangers: dict[PeerConnection, asyncio.Task[None]] = {}  # oldest first
-        self._log_stranger = rate_limited(context.log_event)
+        self._log_stranger = limit_rate(context.log_event)
         self._listener: socket.socket | None = None
 
     def listen(self, listener: socket.socket, token: bytes) -> None:
@@ -289,7 +289,7 @@ class PeerListener:
         self._listener = listener
         asyncio.get_running_loop().add_reader(listener.fileno(), self._accept, listener)
 
-    def busy(self) -> bool:
+    def is_busy(self) -> bool:
         """Return True if a peer is connected to this daemon's listener, also one that has not proved the token."""
         return bool(self._callers)
 

@@ -104,7 +104,7 @@ class ObjectStore:
                 return None
 
     @contextmanager
-    def opened(self, step: int, name: str) -> Iterator[_Object]:
+    def open_file(self, step: int, name: str) -> Iterator[_Object]:
         """Open an object of a step for reads of ranges, within a block.
 
         Raises BadCheckpoint if it does not exist, also if it disappears within the block, and StorageFailed if the

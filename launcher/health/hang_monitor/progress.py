@@ -253,11 +253,11 @@ class StepCounters:
         self.paths = [folder / f"progress-{local_rank}" for local_rank in range(processes)]
         self._words = [make(path) for path in self.paths]
 
-    def done(self) -> int:
+    def done_step(self) -> int:
         """Return the newest step that all processes have done, -1 for none or if one does not report."""
         return min(words.read(DONE) for words in self._words)
 
-    def saved(self) -> int:
+    def saved_step(self) -> int:
         """Return the newest step that any process has saved, -1 for none."""
         return max(words.read(SAVED) for words in self._words)
 

@@ -34,7 +34,7 @@ def room_bytes(folder: str) -> int | None:
 
 def device_of(plan: ProbePlan) -> tuple[torch.device, ProbeSizes]:
     """Return the device that a plan's probe measures, and the sizes that suit it."""
-    device = torch.device(plan.device or accelerator.device_name(plan.rank % plan.local))
+    device = torch.device(plan.device or accelerator.device_name(plan.rank % plan.processes_per_member))
     return device, plan.measures(ON_CPU if device.type == "cpu" else ON_DEVICE)
 
 
@@ -224,7 +224,10 @@ class CollectiveProbe:
         plan, sizes = self._plan, self._sizes
         out = torch.zeros(max(sizes.pair_bytes // _FLOAT_BYTES, 1), device=self._device)
         into = torch.empty_like(out)
-        to, source = (plan.rank + plan.local) % plan.processes, (plan.rank - plan.local) % plan.processes
+        to, source = (
+            (plan.rank + plan.processes_per_member) % plan.processes,
+            (plan.rank - plan.processes_per_member) % plan.processes,
+        )
 
         def once() -> None:
             for work in dist.batch_isend_irecv([dist.P2POp(dist.isend, out, to), dist.P2POp(dist.irecv, into, source)]):
@@ -240,11 +243,11 @@ class CollectiveProbe:
         """
         plan = self._plan
         if plan.rank == 0:
-            for rank in range(plan.local, plan.processes, plan.local):
+            for rank in range(plan.processes_per_member, plan.processes, plan.processes_per_member):
                 for time_ in range(_CLOCK_READINGS):
                     self._store.wait([f"asked/{rank}/{time_}"])
                     self._store.set(f"told/{rank}/{time_}", repr(time.time()))
-        if plan.rank == 0 or plan.rank % plan.local:
+        if plan.rank == 0 or plan.rank % plan.processes_per_member:
             return 0.0, 0.0
         best = (0.0, inf)
         for time_ in range(_CLOCK_READINGS):

@@ -310,7 +310,7 @@ class RoundFiles:
         with self.folder.open_folder() as folder:
             newest = self._observe(folder)  # read again: its holder may have changed the budget since
             if newest.number == number - 1 and newest.record and newest.record.run == record.run:
-                record = replace(record, budget=record.budget.newer(newest.record.budget))
+                record = replace(record, budget=record.budget.newer_of(newest.record.budget))
             try:
                 self.folder.create_file(folder, private, seal(record))
                 if not self.folder.publish(folder, private, name):
@@ -395,7 +395,7 @@ class RoundFiles:
         except BadRecord:  # it does not count: the next renewal writes a whole one
             return observation
         if held_record and observation.record and same_grant(held_record, observation.record):
-            budget = observation.record.budget.newer(held_record.budget)
+            budget = observation.record.budget.newer_of(held_record.budget)
             record = replace(observation.record, budget=budget, totals=held_record.totals)
             observation = replace(observation, record=record)
         return replace(observation, holder=holder)

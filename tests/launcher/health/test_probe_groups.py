@@ -69,7 +69,7 @@ def test_the_first_round(nodes, groups):
 @pytest.mark.parametrize("nodes", [1, 2, 3, 4, 5, 64])
 def test_a_round_that_finds_nothing_is_the_only_one(nodes):
     verdict, rounds = SimulatedNodes(nodes).check()
-    assert verdict.clean
+    assert verdict.is_clean
     assert len(rounds) == 1
 
 

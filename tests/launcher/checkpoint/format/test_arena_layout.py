@@ -20,7 +20,7 @@ from turnout.launcher.checkpoint.format.arena_layout import (
     Slot,
     SlotState,
     identity_page,
-    newest,
+    newest_generation,
     next_epoch,
     offset_of,
     read_identity,
@@ -296,7 +296,7 @@ def test_a_generation_that_is_still_being_filled_is_not_taken_twice():
 @given(slots)
 def test_a_save_spares_the_read_and_the_newest_while_another_is_free(slots):
     taken = slot_to_write(slots)
-    free = [at for at, slot in enumerate(slots) if not slot.pinned and at != newest(slots)]
+    free = [at for at, slot in enumerate(slots) if not slot.pinned and at != newest_generation(slots)]
     assert taken in free if taken is not None else not free
 
 
@@ -310,7 +310,7 @@ def test_a_save_spares_the_read_and_the_newest_while_another_is_free(slots):
     ],
 )
 def test_newest(slots, any_sealed, only_hashed):
-    assert (newest(slots), newest(slots, hashed_only=True)) == (any_sealed, only_hashed)
+    assert (newest_generation(slots), newest_generation(slots, hashed_only=True)) == (any_sealed, only_hashed)
 
 
 @given(slots)
