@@ -11,6 +11,7 @@ from turnout.launcher.errors import BadElasticSpec, BadMember
 
 PORT = 29_400  # default port of a coordinator
 MAX_PROCESSES = 1_024  # training processes of one worker
+MAX_ID_CHARS = 128  # of a member
 MAX_MEMBERS = 20_000  # of one job
 MAX_DURATION_S = 1e7  # upper bound of any duration that a job may set
 MAX_COUNT = 1 << 60  # upper bound of counts and steps
@@ -116,7 +117,7 @@ class ElasticSpec:
 class Member:
     """One agent in the rendezvous, as it describes itself to the others."""
 
-    id: str  # of this process of the agent, as NAME/INCARNATION; never used again
+    id: str  # of this process of the agent, as NAME/INCARNATION, a long NAME is cut; never used again
     name: str  # of the worker; its replacement in the same place keeps it
     host: str = ""  # on which it runs, "" if unknown
     address: str = "127.0.0.1"  # IP literal
@@ -129,8 +130,8 @@ class Member:
     daemon_port: int = 0  # the port at which its checkpoint daemon listens, 0 for none
 
     def __post_init__(self) -> None:
-        if not self.id or len(self.id) > 128 or not self.name or len(self.name) > 253:
-            raise BadMember(self.name, "an id of 1 to 128 and a name of 1 to 253 characters are needed")
+        if not self.id or len(self.id) > MAX_ID_CHARS or not self.name or len(self.name) > 253:
+            raise BadMember(self.name, f"an id of 1 to {MAX_ID_CHARS} and a name of 1 to 253 characters are needed")
         if not 1 <= self.processes <= MAX_PROCESSES:
             raise BadMember(self.name, f"{self.processes} processes: 1 to {MAX_PROCESSES} are needed")
         if not all(0 <= port < 65_536 for port in (self.port, self.master_port, self.daemon_port)):

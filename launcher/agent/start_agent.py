@@ -25,7 +25,7 @@ from turnout.launcher.agent.switch_path import SwitchPathReader
 from turnout.launcher.errors import BadSettings, LauncherError
 from turnout.launcher.event_log import EventLog
 from turnout.launcher.health.model import NodeCheckState
-from turnout.launcher.model import PORT, Exit, Member
+from turnout.launcher.model import MAX_ID_CHARS, PORT, Exit, Member
 from turnout.launcher.rendezvous.arbiter import LockRefused, LockUnreachable
 from turnout.launcher.rendezvous.find_coordinator import Search
 from turnout.launcher.rendezvous.locks.round_lock import RoundLock
@@ -133,8 +133,9 @@ def member_of(
     """
     hostname = socket.gethostname()
     name = place.name or (f"{hostname}-{port}" if address == "127.0.0.1" else hostname)
+    incarnation = f"/{secrets.token_hex(6)}"
     return Member(
-        id=f"{name}/{secrets.token_hex(6)}",
+        id=name[: MAX_ID_CHARS - len(incarnation)] + incarnation,
         name=name,
         host=place.host or os.environ.get("NODE_NAME", "") or hostname,
         address=address,

@@ -65,9 +65,11 @@ class Identity:
     def __post_init__(self) -> None:
         if max(len(self.run), len(self.worker), len(self.owner)) > 253 or len(self.boot) > 64:
             raise BadCheckpoint("an arena's run, worker or boot id is too long")
-        counts = self.count, self.owner_count
-        if not 0 <= self.local_rank < 1 << 20 or not all(1 <= count <= MAX_GENERATIONS for count in counts):
-            raise BadCheckpoint(f"an arena of {self.count} generations: 1 to {MAX_GENERATIONS} are taken")
+        if not 0 <= self.local_rank < 1 << 20:
+            raise BadCheckpoint(f"an arena of local rank {self.local_rank}: 0 to {(1 << 20) - 1} are possible")
+        for count in (self.count, self.owner_count):
+            if not 1 <= count <= MAX_GENERATIONS:
+                raise BadCheckpoint(f"an arena of {count} generations: 1 to {MAX_GENERATIONS} are possible")
 
 
 _identity = msgspec.msgpack.Decoder(Identity)

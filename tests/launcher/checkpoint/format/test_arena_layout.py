@@ -225,7 +225,9 @@ def test_the_last_identity_that_is_taken(bound):
     "local_rank": [-1, 1 << 20], "count": [0, MAX_GENERATIONS + 1], "owner_count": [0, MAX_GENERATIONS + 1],
 }))  # fmt: skip
 def test_the_first_identity_that_is_refused(bound):
-    with pytest.raises(BadCheckpoint):
+    (value,) = bound.values()
+    why = "too long" if isinstance(value, str) else f"rank {value}: 0 to|of {value} generations: 1 to"
+    with pytest.raises(BadCheckpoint, match=why):
         replace(OURS, **bound)
 
 
