@@ -352,7 +352,7 @@ class Agent:
             await asyncio.wait([self._watch])  # it starts no more processes
         await self._workers.stop(min(grace_s, self._settings.timing.shutdown_s))
         self._held_steps = await self._workers.memory.held_steps()
-        self._report, self._base = None, self._base.idle()
+        self._report, self._base = None, self._base.as_idle()
 
     async def _obey(self, message: Message | None) -> None:
         """Carry out an order of the coordinator.
@@ -454,7 +454,7 @@ class Agent:
                 WorkersExited(formed.round, fault=str(error), unfetched=isinstance(error, FetchFailed))
             )
             return
-        self._inbox.put_nowait(WorkersExited(formed.round, await self._workers.ended()))
+        self._inbox.put_nowait(WorkersExited(formed.round, await self._workers.wait_ended()))
 
     async def _processes_ended(self, ended: WorkersExited) -> None:
         """Tell the coordinator how the training processes of this round ended, and log it. Ignore the end of another
@@ -464,7 +464,7 @@ class Agent:
             return
         self._report_steps(repeat=False)
         self._send_progress()  # a save that was reported since the last heartbeat counts
-        if ended.fault or any(each.failed for each in ended.exited):
+        if ended.fault or any(each.has_failed for each in ended.exited):
             rank, how = (0, ended.fault) if ended.fault else first_failure(ended.exited)
             self._log_event("process_failed", {"round": ended.round, "local_rank": rank, "detail": how})
             self._report = ProcessFailed(ended.round, rank, how[:1_000])

@@ -524,19 +524,15 @@ class _Round:
         group have different priorities, so that one of them is settled before the others.
         """
         evidence, outcomes = self._evidence, self._evidence.outcomes
-        unsettled = {*evidence.unsettled_nodes}
+        unsettled, fast, working = {*evidence.unsettled_nodes}, outcomes.fast_nodes, outcomes.working_nodes
         for node_a, node_b, _ in (group for group, _ in evidence.unexplained_groups if len(group) == 3):
             if (node_a, node_b) not in outcomes.pairs and {node_a, node_b} <= unsettled:
                 self._add_group(node_a, node_b)
         for node in self._sort_by_slow_partners(evidence.unsettled_nodes):
-            proven = (
-                [outcomes.fast_nodes]
-                if node in outcomes.working_nodes
-                else [outcomes.fast_nodes, outcomes.working_nodes - outcomes.fast_nodes]
-            )
+            proven = [fast] if node in working else [fast, working - fast]
             for proven_nodes in proven:
                 if self._is_free(node) and (
-                    partner := self._nearest(node, proven_nodes - outcomes.by_partner[node].keys())
+                    partner := self._nearest_node(node, proven_nodes - outcomes.by_partner[node].keys())
                 ):
                     self._add_group(node, partner)
                     break
@@ -556,23 +552,23 @@ class _Round:
         unsettled_set = {*unsettled}
         for node in unsettled:
             partners = self._evidence.outcomes.by_partner[node]
-            if self._is_free(node) and (partner := self._nearest(node, unsettled_set - partners.keys())):
+            if self._is_free(node) and (partner := self._nearest_node(node, unsettled_set - partners.keys())):
                 self._add_group(node, partner)
 
     def measure_again(self) -> None:
         """Add groups for nodes whose own computation is suspicious or unknown: with a free node, or alone."""
         evidence = self._evidence
         compute_times = _compute_times(evidence.outcomes.results)
-        best = {node: min(times) for node, times in compute_times.items()}
+        best, fast = {node: min(times) for node, times in compute_times.items()}, evidence.outcomes.fast_nodes
         sample, always_slow_s = Sample(best.values(), evidence.check.limits), evidence.check.limits.compute_s
         for node in evidence.check.nodes:
             if node in evidence.bad_nodes or not self._is_free(node) or len(compute_times.get(node, ())) >= PROOFS:
                 continue
             if node not in best or sample.is_suspicious(best[node], [best[node]], always_slow_s):
-                partner = self._nearest(node, evidence.outcomes.fast_nodes) or self._nearest(node, best.keys())
+                partner = self._nearest_node(node, fast) or self._nearest_node(node, best.keys())
                 self._add_group(*((node, partner) if partner else (node,)))
 
-    def _nearest(self, node: str, candidates: AbstractSet[str]) -> str | None:
+    def _nearest_node(self, node: str, candidates: AbstractSet[str]) -> str | None:
         """Return the candidate that is nearest to `node` in the check's order; None if there is none.
 
         Candidates that are bad, or in a group of this round already, are skipped. Of two at the same distance the

@@ -139,7 +139,7 @@ class Check:
             if len({*members}) < len(members) or not {*members} <= {*self.nodes}:
                 raise BadCheck("a round's groups are disjoint, and of the check's own nodes")
 
-    def after(self, results: tuple[Measured, ...]) -> Check:
+    def add_round(self, results: tuple[Measured, ...]) -> Check:
         """Return the check with the results of one more round."""
         return Check(self.nodes, self.limits, (*self.rounds, results))
 

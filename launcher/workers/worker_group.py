@@ -214,7 +214,7 @@ class WorkerBackend(Protocol):
         all members read, after all have reported.
         """
 
-    async def ended(self) -> tuple[Exited, ...]:
+    async def wait_ended(self) -> tuple[Exited, ...]:
         """Wait for the first failure, or for all processes to succeed. Return the ended ones, the first one first."""
 
     async def stop(self, grace_s: float | None = None, sig: int = signal.SIGTERM) -> tuple[Exited, ...]:
@@ -366,9 +366,9 @@ class WorkerGroup(WorkerBackend):
             return ()
         return bound.cpus
 
-    async def ended(self) -> tuple[Exited, ...]:
+    async def wait_ended(self) -> tuple[Exited, ...]:
         """Wait for the first failure, or for all processes to succeed."""
-        return await self._backend.ended()
+        return await self._backend.wait_ended()
 
     async def stop(self, grace_s: float | None = None, sig: int = signal.SIGTERM) -> tuple[Exited, ...]:
         """Signal all training processes, and kill those that remain after `grace_s` seconds. None: the default time.
@@ -390,7 +390,7 @@ class WorkerGroup(WorkerBackend):
 
 def first_failure(ended: Sequence[Exited]) -> tuple[int, str]:
     """Return the local rank of the first failed process, and how it failed in words. ended: at least one failed."""
-    first = next(each for each in ended if each.failed)
+    first = next(each for each in ended if each.has_failed)
     return first.local_rank, str(first)[:1_000]
 
 

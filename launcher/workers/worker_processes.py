@@ -345,7 +345,7 @@ class RoundExits:
 
     async def wait(self) -> None:
         """Wait until a process has failed or all have ended."""
-        while not any(each.failed for each in self._exits.values()) and len(self._exits) < len(self._specs):
+        while not any(each.has_failed for each in self._exits.values()) and len(self._exits) < len(self._specs):
             self._changed.clear()
             await self._changed.wait()
 
@@ -356,7 +356,12 @@ class RoundExits:
         """
         for rank, exited in list(self._exits.items()):
             file = self._specs[rank].error_file
-            if exited.failed and file and not exited.error_file and (raw := await asyncio.to_thread(read_error, file)):
+            if (
+                exited.has_failed
+                and file
+                and not exited.error_file
+                and (raw := await asyncio.to_thread(read_error, file))
+            ):
                 self._exits[rank] = replace(exited, error=error_text(raw), error_file=file)
         return tuple(self._exits.values())
 
@@ -465,7 +470,7 @@ class WorkerProcesses:
         if parent is self.warm_parent.parent:
             await self.warm_parent.replace()
 
-    async def ended(self) -> tuple[Exited, ...]:
+    async def wait_ended(self) -> tuple[Exited, ...]:
         """Wait until a process has failed or all have succeeded. Return the ended processes, the first one first."""
         await self._exits.wait()
         if self._tails is not None:

@@ -83,7 +83,7 @@ class Exited:
     stuck: bool = False  # it was killed, but the kernel does not let it end
 
     @property
-    def failed(self) -> bool:
+    def has_failed(self) -> bool:
         """True if it ended with anything but exit code 0."""
         return self.code != 0
 

@@ -42,7 +42,7 @@ class TorchAgentWorkers(WorkerBackend):
         self._free.clear()
         self.formed.put_nowait(formed)
 
-    async def ended(self) -> tuple[Exited, ...]:
+    async def wait_ended(self) -> tuple[Exited, ...]:
         """Wait until torch's agent returns by itself, which means that a process failed or all are done."""
         assert self._ended is not None
         return await asyncio.shield(self._ended)

@@ -27,7 +27,7 @@ from turnout.launcher.checkpoint.format.manifest import (
     MAX_BYTES,
     Manifest,
     ShardNote,
-    complete,
+    complete_manifest,
     read_note,
     retention_rule,
     write,
@@ -232,7 +232,7 @@ class Commit:
                 continue
             if self._other_notes.get(name) != about or about.modified_s is None:
                 self._read_note(name, rank, about)
-        manifest = complete(self._complete_notes(files), self._step, self._round, self._world)
+        manifest = complete_manifest(self._complete_notes(files), self._step, self._round, self._world)
         return self._write(manifest) if manifest else None
 
     def missing_ranks(self) -> tuple[int, ...]:

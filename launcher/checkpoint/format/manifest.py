@@ -149,7 +149,7 @@ def sum_of_sums(sums: Iterable[int]) -> int:
     return sum_of(struct.pack(f"<{len(sums)}Q", *sums))
 
 
-def complete(notes: Iterable[ShardNote], step: int, round: int, world: int) -> Manifest | None:
+def complete_manifest(notes: Iterable[ShardNote], step: int, round: int, world: int) -> Manifest | None:
     """Return the manifest of a step if there is a note of every rank of the world, else None.
 
     Notes of another step, round or world are ignored, and notes of different runs are never mixed. The newest note of

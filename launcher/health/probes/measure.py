@@ -126,11 +126,11 @@ class PeerCopy:
         sent = torch.arange(self._copy_bytes // _INT_BYTES, dtype=torch.int32, device=f"cuda:{source}")
         received = torch.zeros_like(sent, device=f"cuda:{target}")
 
-        def once() -> None:
+        def copy_once() -> None:
             received.copy_(sent, non_blocking=True)
             accelerator.synchronize(received.device)
 
-        took_s = median_s(once, sent.device, self._times, self._warm_up)
+        took_s = median_s(copy_once, sent.device, self._times, self._warm_up)
         if not torch.equal(received.cpu(), sent.cpu()):
             raise ProbeFailed(f"GPU {target} got something else than GPU {source} sent")
         return self._copy_bytes / took_s / _MB
@@ -229,12 +229,12 @@ class CollectiveProbe:
             (plan.rank - plan.processes_per_member) % plan.processes,
         )
 
-        def once() -> None:
+        def exchange_once() -> None:
             for work in dist.batch_isend_irecv([dist.P2POp(dist.isend, out, to), dist.P2POp(dist.irecv, into, source)]):
                 work.wait()
 
         sent_bytes: int = out.numel() * _FLOAT_BYTES
-        return sent_bytes / median_s(once, self._device, sizes.pair_times, sizes.warm_up)
+        return sent_bytes / median_s(exchange_once, self._device, sizes.pair_times, sizes.warm_up)
 
     def clock_s(self) -> tuple[float, float]:
         """Return by how many seconds this clock is ahead of the first process's clock, and the precision in seconds.

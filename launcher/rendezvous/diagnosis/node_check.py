@@ -134,7 +134,7 @@ def continue_check(transition: Transition) -> None:
         _end_check(transition, checking.check, checking.verdict)
         return
     results = tuple(result for group in checking.groups for result in _group_results(checking, group))
-    after = checking.check.after(results)
+    after = checking.check.add_round(results)
     _order_probes(transition, after, next_groups_or_verdict(after))
 
 

@@ -27,7 +27,7 @@ class BrokenWorkers(TorchAgentWorkers):
         if self._broken == "start":
             raise TypeError("no such field")
 
-    async def ended(self):
+    async def wait_ended(self):
         raise TypeError("no such field")
 
 
