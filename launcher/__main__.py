@@ -13,7 +13,7 @@ from turnout.launcher.agent.coordinator_only import run_coordinator
 from turnout.launcher.agent.start_agent import CannotListen, check_command, check_metrics, run_agent
 from turnout.launcher.cli.help import explain
 from turnout.launcher.cli.to_settings import CommandAnswer, read
-from turnout.launcher.errors import BadSettings
+from turnout.launcher.errors import BadMember, BadSettings
 from turnout.launcher.event_log import log_to
 from turnout.launcher.model import Exit
 from turnout.launcher.rendezvous.arbiter import LockRefused
@@ -25,9 +25,9 @@ log_event = log_to(log, quiet=["member_joined", "job_time_measured", "save_ended
 
 
 def main(argv: Sequence[str] | None = None, program: str = "turnout-run") -> int:
-    """Run one worker's agent until the job is over; return an exit code of model.Exit, or 2 for an invalid command
-    line.
+    """Run one worker's agent, or only a coordinator, until the job is over; return an exit code of model.Exit.
 
+    An invalid command line, and settings that cannot be used on this machine, give USAGE and a message on stderr.
     argv: the arguments, None for those of this process. program: the name in messages.
     """
     settings = read(sys.argv[1:] if argv is None else argv, os.environ, program, _version)
@@ -37,18 +37,18 @@ def main(argv: Sequence[str] | None = None, program: str = "turnout-run") -> int
     if settings.explain:
         print(explain(settings))
         return int(Exit.DONE)
-    _log_to_stderr(settings)
-    _raise_file_limit()
-    for note in settings.notes:
-        log.warning("noted", extra={"about": note.about, "word": note.word.value, "detail": note.why})
     try:
+        _log_to_stderr(settings)
+        _raise_file_limit()
+        for note in settings.notes:
+            log.warning("noted", extra={"about": note.about, "word": note.word.value, "detail": note.why})
         check_metrics(settings.output.metrics_port)
         if settings.coordinates:
             return int(asyncio.run(run_coordinator(settings, log_event)))
         check_command(settings.command)
         check_torch()
         return int(asyncio.run(run_agent(settings, os.environ, log_event)))
-    except (BadSettings, CannotListen, LockRefused, TorchTooOld) as error:
+    except (BadMember, BadSettings, CannotListen, LockRefused, TorchTooOld) as error:
         print(f"{program}: {error}", file=sys.stderr)
         return int(Exit.USAGE)
 
@@ -76,14 +76,19 @@ def _raise_file_limit() -> None:
 def _log_to_stderr(settings: Settings) -> None:
     """Send the launcher's log to stderr, as JSON or plain lines.
 
-    The environment variable LOGLEVEL sets the level; its default is INFO.
+    The environment variable LOGLEVEL sets the level; its default is INFO. Raises BadSettings for a level that
+    logging does not know.
     """
     from turnout.kube.client.logs import JsonFormatter, PlainFormatter
 
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if settings.output.json else PlainFormatter())
     log.addHandler(handler)
-    log.setLevel(os.environ.get("LOGLEVEL", "INFO").upper())
+    level = os.environ.get("LOGLEVEL", "INFO")
+    try:
+        log.setLevel(level.upper())
+    except ValueError:
+        raise BadSettings(f"LOGLEVEL is {level!r}: a level such as DEBUG or INFO is needed") from None
     log.propagate = False
 
 

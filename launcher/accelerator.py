@@ -127,7 +127,7 @@ class SideStreams:
         queued = torch.Event(device)
         queued.record(torch.accelerator.current_stream(device))
         stream.wait_event(queued)
-        with _current(stream):
+        with _use_stream(stream):
             _copy_all(copies, non_blocking=True)
         ended = torch.Event(device, blocking=True)  # a thread that waits for it sleeps instead of spinning
         ended.record(stream)
@@ -141,17 +141,17 @@ def _copy_all(copies: Sequence[HostCopy], *, non_blocking: bool) -> None:
 
 
 @contextmanager
-def _current(stream: torch.Stream) -> Iterator[None]:
-    """Make this stream the current one of its device, and restore the streams and the device at the end."""
-    device_copies = torch.accelerator.current_stream(stream.device)
-    of_current_device = torch.accelerator.current_stream()
+def _use_stream(stream: torch.Stream) -> Iterator[None]:
+    """Make this stream the current one of its device within a block. Restore the streams and the device at the end."""
+    former_stream = torch.accelerator.current_stream(stream.device)
+    stream_of_current_device = torch.accelerator.current_stream()
     torch.accelerator.set_stream(stream)
     try:
         yield
     finally:
-        torch.accelerator.set_stream(device_copies)
-        if of_current_device.device != device_copies.device:
-            torch.accelerator.set_stream(of_current_device)  # this also makes its device current again
+        torch.accelerator.set_stream(former_stream)
+        if stream_of_current_device.device != former_stream.device:
+            torch.accelerator.set_stream(stream_of_current_device)  # this also makes its device current again
 
 
 class CudaRegistrar:
@@ -264,7 +264,7 @@ def device_name(number: int) -> str:
 def has_peer_link(source: int, target: int) -> bool:
     """Return True if one CUDA device of this host can read the memory of another without going through the host.
 
-    source: index of the device that reads. target: index of the one whose memory is read.
+    source: index of the device that reads. target: index of the device whose memory is read.
     """
     return bool(torch.cuda.can_device_access_peer(source, target))
 

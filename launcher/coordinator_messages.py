@@ -260,7 +260,7 @@ class LastWorld(_Frame, frozen=True):
     inside: bool = False  # the member was one of them
     busy: bool = False  # its processes of that world may still run
 
-    def idle(self) -> LastWorld:
+    def as_idle(self) -> LastWorld:
         """Return the same last world with `busy` False."""
         return LastWorld(self.round, self.size, self.inside)
 

@@ -34,9 +34,7 @@ def log_to(log: logging.Logger, quiet: Collection[str] = (), *, foreign: bool = 
 SELDOM_S = 10.0  # seconds between two lines of one event that anybody on the network can cause
 
 
-def rate_limited(
-    log_event: EventLog, every_s: float = SELDOM_S, now_s: Callable[[], float] = time.monotonic
-) -> EventLog:
+def limit_rate(log_event: EventLog, every_s: float = SELDOM_S, now_s: Callable[[], float] = time.monotonic) -> EventLog:
     """Return an event log that writes at most one line per event name in `every_s` seconds, for events that anybody on
     the network can cause.
 

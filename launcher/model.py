@@ -11,6 +11,7 @@ from turnout.launcher.errors import BadElasticSpec, BadMember
 
 PORT = 29_400  # default port of a coordinator
 MAX_PROCESSES = 1_024  # training processes of one worker
+MAX_ID_CHARS = 128  # of a member
 MAX_MEMBERS = 20_000  # of one job
 MAX_DURATION_S = 1e7  # upper bound of any duration that a job may set
 MAX_COUNT = 1 << 60  # upper bound of counts and steps
@@ -98,7 +99,10 @@ class ElasticSpec:
 
     @property
     def smallest_world(self) -> int:
-        """Return the size of the smallest world: the first multiple of the unit from `min_nodes` on."""
+        """Return the size of the smallest world: the first multiple of the unit from `min_nodes` on.
+
+        It may exceed `max_nodes`; then no world can form.
+        """
         return -(-self.min_nodes // self.node_unit) * self.node_unit
 
     def world_size(self, present: int) -> int:
@@ -113,7 +117,7 @@ class ElasticSpec:
 class Member:
     """One agent in the rendezvous, as it describes itself to the others."""
 
-    id: str  # of this process of the agent, as NAME/INCARNATION; never used again
+    id: str  # of this process of the agent, as NAME/INCARNATION, a long NAME is cut; never used again
     name: str  # of the worker; its replacement in the same place keeps it
     host: str = ""  # on which it runs, "" if unknown
     address: str = "127.0.0.1"  # IP literal
@@ -126,8 +130,8 @@ class Member:
     daemon_port: int = 0  # the port at which its checkpoint daemon listens, 0 for none
 
     def __post_init__(self) -> None:
-        if not self.id or len(self.id) > 128 or not self.name or len(self.name) > 253:
-            raise BadMember(self.name, "an id of 1 to 128 and a name of 1 to 253 characters are needed")
+        if not self.id or len(self.id) > MAX_ID_CHARS or not self.name or len(self.name) > 253:
+            raise BadMember(self.name, f"an id of 1 to {MAX_ID_CHARS} and a name of 1 to 253 characters are needed")
         if not 1 <= self.processes <= MAX_PROCESSES:
             raise BadMember(self.name, f"{self.processes} processes: 1 to {MAX_PROCESSES} are needed")
         if not all(0 <= port < 65_536 for port in (self.port, self.master_port, self.daemon_port)):
@@ -195,15 +199,15 @@ class RestartBudget:
         if not (0 <= self.used <= MAX_COUNT and 0 <= self.total <= MAX_COUNT and -1 <= self.saved_step <= MAX_COUNT):
             raise BadElasticSpec("the budget is out of bounds")
 
-    def charged(self) -> RestartBudget:
+    def add_restart(self) -> RestartBudget:
         """Return the budget with one more restart."""
         return RestartBudget(self.used + 1, self.total + 1, self.saved_step)
 
-    def saved(self, step: int) -> RestartBudget:
+    def refill(self, step: int) -> RestartBudget:
         """Return the budget after a step was saved: a newer step refills it."""
         return self if step <= self.saved_step else RestartBudget(0, self.total, step)
 
-    def newer(self, other: RestartBudget) -> RestartBudget:
+    def newer_of(self, other: RestartBudget) -> RestartBudget:
         """Return the newer one of two copies of the job's budget.
 
         That is the one with more restarts in total, then with the newer saved step, then with fewer restarts used.

@@ -25,7 +25,7 @@ class ScriptKind(StrEnum):
     SCRIPT = "script"
     MODULE = "module"
     PROGRAM = "program"  # run as it is, without Python
-    RUN_PATH = "run_path"  # by runpy, in the interpreter that is already running
+    RUN_PATH = "run_path"  # by runpy, in a fresh process of the agent's interpreter
 
 
 class Devices(StrEnum):

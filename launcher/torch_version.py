@@ -42,7 +42,7 @@ def too_old_megatron_message(version: str) -> str | None:
 def counts_operations(version: str) -> bool:
     """Return True if this version of Megatron-LM counts floating-point operations and saves the count in checkpoints.
 
-    Source: DL-62
+    Also True for a custom build, whose version does not begin with two numbers. Source: DL-62
     """
     numbers = _major_minor(version)
     return numbers is None or numbers >= OLDEST_COUNTING_MEGATRON

@@ -87,8 +87,8 @@ class StackResponder:
         self._task: asyncio.Task[None] | None = None
 
     def report(self, link: object, round_: int) -> None:
-        """Send the coordinator a Hung message for each process that hangs newly, and one without a reason if it has
-        resumed.
+        """Send the coordinator a Hung message for each process that hangs newly, and a Hung message without a reason
+        for each process that has resumed.
 
         link: the present connection. round_: the training round. If either changed since the last call, all hangs are
         sent.
@@ -116,7 +116,7 @@ class StackResponder:
             self._send(await asyncio.to_thread(partial(_answer, order, local_rank, stack)))
 
     async def close(self) -> None:
-        """Stop sending stack traces, until there is another order."""
+        """Cancel the task that sends stack traces, and wait for its end."""
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
@@ -215,10 +215,10 @@ class Agent:
         self._inbox.put_nowait(SignalReceived(signal.SIGTERM))
 
     async def run(self, signals: Collection[signal.Signals] = ()) -> Exit:
-        """Take part in the job until it is over, and return how it ended. At the return no process, task or socket is
-        left.
+        """Take part in the job until it is over, and return how it ended.
 
-        signals: those that this agent handles.
+        signals: those that this agent handles. At the return all processes have ended and all connections are closed.
+        An unexpected error of a background task ends the agent in the same way, and is raised.
         """
         loop, handled = asyncio.get_running_loop(), tuple(signals)
         for sig in handled:
@@ -320,10 +320,10 @@ class Agent:
             await self._handle(received)
 
     async def _on_link_lost(self, received: MessageReceived) -> None:
-        """Search for a coordinator, since the connection to the last one has ended. If it was silent too long, fence
-        this member.
+        """Search for a coordinator, since the connection to the last one has ended. The loss of an older connection is
+        ignored.
 
-        The loss of an older connection is ignored.
+        If the last coordinator was silent too long, also stop the processes.
         """
         if received.link is self._session.link:
             self._session.handle_loss(received)
@@ -340,7 +340,7 @@ class Agent:
             await self._stop(0.0)
 
     def _is_training(self) -> bool:
-        """Return True if this worker has processes of the round that have not all succeeded."""
+        """Return True from the start of a round until all processes of this worker have succeeded or were stopped."""
         return self._base.busy and not isinstance(self._report, Succeeded)
 
     async def _stop(self, grace_s: float) -> None:
@@ -352,10 +352,13 @@ class Agent:
             await asyncio.wait([self._watch])  # it starts no more processes
         await self._workers.stop(min(grace_s, self._settings.timing.shutdown_s))
         self._held_steps = await self._workers.memory.held_steps()
-        self._report, self._base = None, self._base.idle()
+        self._report, self._base = None, self._base.as_idle()
 
     async def _obey(self, message: Message | None) -> None:
-        """Carry out an order of the coordinator. None, and an order that does not fit the present round, is ignored."""
+        """Carry out an order of the coordinator.
+
+        Ignores None, a StopAt of another round, a Waiting of an older round, and Waiting or Handover during training.
+        """
         match message:
             case Formed():
                 await self._start(message)
@@ -391,10 +394,9 @@ class Agent:
                 self._exit = (Exit.FAILED, Reason(reason), detail)
 
     async def _report_ready(self, round_: int) -> None:
-        """Tell the coordinator that no process of this round runs here, with a newly chosen store port and the current
-        switch path.
+        """Tell the coordinator that no process of this round runs here, with a store port and the current switch path.
 
-        The path is read again, since the map may have changed.
+        The port is the setting store_port, else a free port. The path is read again, since the map may have changed.
         """
         path = (await asyncio.to_thread(self._read_switch_path)).path or self.member.path
         port = self._settings.rendezvous.store_port or free_port(self.member.address)
@@ -443,7 +445,7 @@ class Agent:
     async def _train(self, formed: Formed) -> None:
         """Start the processes and wait for their end, as a background task.
 
-        The result comes to the inbox as WorkersExited. An error of the start is its fault, and not raised.
+        The result comes to the inbox as WorkersExited. A LauncherError or OSError of the start is its `fault`.
         """
         try:
             await self._workers.start(formed, self._session.agree_stored)
@@ -452,7 +454,7 @@ class Agent:
                 WorkersExited(formed.round, fault=str(error), unfetched=isinstance(error, FetchFailed))
             )
             return
-        self._inbox.put_nowait(WorkersExited(formed.round, await self._workers.ended()))
+        self._inbox.put_nowait(WorkersExited(formed.round, await self._workers.wait_ended()))
 
     async def _processes_ended(self, ended: WorkersExited) -> None:
         """Tell the coordinator how the training processes of this round ended, and log it. Ignore the end of another
@@ -462,7 +464,7 @@ class Agent:
             return
         self._report_steps(repeat=False)
         self._send_progress()  # a save that was reported since the last heartbeat counts
-        if ended.fault or any(each.failed for each in ended.exited):
+        if ended.fault or any(each.has_failed for each in ended.exited):
             rank, how = (0, ended.fault) if ended.fault else first_failure(ended.exited)
             self._log_event("process_failed", {"round": ended.round, "local_rank": rank, "detail": how})
             self._report = ProcessFailed(ended.round, rank, how[:1_000])
@@ -478,10 +480,9 @@ class Agent:
         self._session.send(Heartbeat(*self._workers.progress.steps(), rank_zero=self._workers.progress.rank_zero()))
 
     def _report_steps(self, repeat: bool = True) -> None:
-        """Pass the step counters, and reports of new hangs, to the link for the next heartbeat. Without a link do
-        nothing.
+        """Pass the step counters to the link for the next heartbeat, and report new hangs. Without a link, skip both.
 
-        repeat: schedule the next call in 0.2 s.
+        repeat: schedule the next call in 0.2 s, with or without a link.
         """
         if (link := self._session.link) is not None:
             link.report(
@@ -492,10 +493,11 @@ class Agent:
             asyncio.get_running_loop().call_later(0.2, self._inbox.put_nowait, TimerFired("steps", self._session.link))
 
     async def _on_signal(self, number: int) -> None:
-        """Request the roster on SIGUSR1. Leave within drain_grace_s on a first SIGTERM. End now on any other signal,
-        and on a second SIGTERM.
+        """Request the roster on SIGUSR1. Leave within drain_grace_s seconds on a first SIGTERM, or at once without a
+        coordinator and training. Stop the processes and end on another signal.
 
-        number: of the signal. The exit is DRAINED if SIGTERM was among the signals, else INTERRUPTED.
+        After a first SIGTERM, any further signal but SIGUSR1 kills the processes at once. number: of the signal. The
+        exit is DRAINED if SIGTERM was among the signals, else INTERRUPTED.
         """
         loop, grace_s = asyncio.get_running_loop(), self._settings.timing.drain_grace_s
         if number == signal.SIGUSR1:

@@ -1,7 +1,7 @@
 """Runs a coordinator that trains nothing itself, as the master pod of an ElasticJob does.
 
-Its terms are those of the first worker that comes, so it needs no --nnodes. If it is lost, a worker succeeds it as it
-would succeed another worker. Then an arbiter names that worker to the workers that come here.
+It uses the ElasticSpec of the first worker that comes, so it needs no --nnodes. If it is lost, a worker succeeds it.
+When it starts again, it asks the arbiter for that worker, and redirects the workers that come here.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from turnout.launcher.settings import Settings
 async def run_coordinator(settings: Settings, log_event: EventLog) -> Exit:
     """Serve the rendezvous until the job is over; return how it ended. SIGTERM ends it with Exit.DRAINED.
 
-    Raises BadSettings if the host's name is not known, CannotListen if its port cannot be used, and LockRefused if the
-    arbiter cannot be used.
+    Raises BadSettings if the host's name is not known or the token cannot be used, CannotListen if the port cannot be
+    used, and LockRefused if the arbiter cannot be used. An unexpected error of a background task is raised too.
     """
     rendezvous = settings.rendezvous
     if (address := await resolve_host(rendezvous.host)) is None:
@@ -178,7 +178,7 @@ class CoordinatorOnlyHost:
             self.ended.set_result(exit_code)
 
     async def close(self) -> None:
-        """End the coordinator after what is pending was sent, and stop listening."""
+        """End the coordinator after its pending messages were sent, and stop listening."""
         if self._beginning is not None:
             self._beginning.cancel()
             await asyncio.wait([self._beginning])

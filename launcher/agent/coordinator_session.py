@@ -83,9 +83,9 @@ def put_unexpected(put: Callable[[object], None]) -> Callable[[asyncio.Task[None
 
 
 class SearchTask:
-    """The search for a coordinator, begun again after each loss, and what the next one starts from.
+    """Runs the search for a coordinator, again after each loss, and keeps the state from which the next search starts.
 
-    search: its first state. put: adds the result of each search to the agent's inbox.
+    search: the first state. put: adds the result of each search to the agent's inbox.
     """
 
     def __init__(self, search: Search, finder: CoordinatorSearch, put: Callable[[object], None]) -> None:
@@ -118,7 +118,8 @@ class SearchTask:
     def set_coordinator(self, address: Address, successors: tuple[Successor, ...]) -> None:
         """Record the coordinator that the search found, and its successors.
 
-        Known successors stay after them, so that parts of a world can meet.
+        Successors that were known before stay at the end of the list, so that parts of a world can meet. The list has
+        at most MAX_KNOWN successors.
         """
         ids = {each.id for each in successors}
         known = (*successors, *(each for each in self._search.successors if each.id not in ids))
@@ -186,8 +187,8 @@ class CoordinatorSession:
     def adopt_link(self, link: CoordinatorClient, address: Address) -> list[MessageReceived]:
         """Use the connection that the search found. Return the messages that arrived on it before this call.
 
-        address: of the coordinator. It also logs the coordinator, redirects members that come here to it, and sends an
-        unanswered StoredStepReport again.
+        address: of the coordinator. Also log the coordinator, redirect members that come here to it, and send an
+        unanswered StoredStepReport again. Early messages of other links are dropped.
         """
         assert link.welcome is not None
         self.link = link
@@ -204,8 +205,8 @@ class CoordinatorSession:
     def handle_loss(self, received: MessageReceived) -> None:
         """Log the loss of the connection, and drop it. Does not start a search.
 
-        If another coordinator is not found within the silence limit, a timer tells the agent to stop training. If the
-        coordinator was silent that long already, its address is tried last.
+        If the coordinator was silent too long, the next search tries its address last. Otherwise a timer starts: if no
+        coordinator is found within the silence limit, the agent stops training.
         """
         self._log_event("coordinator_lost", {"reason": received.reason.value})
         self._drop_link()
@@ -248,7 +249,7 @@ class CoordinatorSession:
 
     async def agree_stored(self, report: StoredStepReport) -> StoredStepReport:
         """Report the stored step that this worker sees, and again on each new link. Return the step that all members
-        read.
+        read. Waits for the coordinator's answer without a time limit.
         """
         self._awaited_report = report, asyncio.get_running_loop().create_future()
         self.send(report)
@@ -260,7 +261,8 @@ class CoordinatorSession:
     def handle(self, message: Message | None) -> Message | None:
         """Handle a message from the coordinator; return it if it is for the agent.
 
-        A Roster is logged, and a StoredStepReport ends the wait in `agree_stored`.
+        None if it is not for the agent: a Roster is logged, and a StoredStepReport of the awaited round ends the wait
+        in `agree_stored`.
         """
         if isinstance(message, Roster):
             members = [f"{each.name} {each.address}" for each in message.members]

@@ -72,10 +72,10 @@ class SaveIntervals:
         return max(self._intervals_s, default=0.0)
 
     def add(self, round_: int, step: int, announced_s: float) -> None:
-        """Record a save that was announced at `announced_s`, in seconds since 1970, and its distance from the one
-        before.
+        """Record a save that was announced at `announced_s`, in seconds since 1970, and the interval since the save
+        before it.
 
-        The distance counts only between saves of one round, and only if the clock went forward. A save of an older
+        The interval counts only between saves of one round, and only if the clock went forward. A save of an older
         round, or of the same round and a step that is not newer, is ignored.
         """
         if (round_, step) <= (self._round, self._step):

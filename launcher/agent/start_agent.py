@@ -25,7 +25,7 @@ from turnout.launcher.agent.switch_path import SwitchPathReader
 from turnout.launcher.errors import BadSettings, LauncherError
 from turnout.launcher.event_log import EventLog
 from turnout.launcher.health.model import NodeCheckState
-from turnout.launcher.model import PORT, Exit, Member
+from turnout.launcher.model import MAX_ID_CHARS, PORT, Exit, Member
 from turnout.launcher.rendezvous.arbiter import LockRefused, LockUnreachable
 from turnout.launcher.rendezvous.find_coordinator import Search
 from turnout.launcher.rendezvous.locks.round_lock import RoundLock
@@ -73,8 +73,9 @@ class CannotListen(LauncherError):
 def token_of(rendezvous: RendezvousSettings, address: str) -> bytes:
     """Return the job's token from its file, without surrounding space; b"" if the settings name no file.
 
-    address: this agent's IP address. Raises BadSettings if the file is missing, cannot be read or has a wrong length.
-    Also raises it if no file is named, unless the address is loopback or --insecure-no-token is given.
+    address: this agent's IP address. Raises BadSettings if the file is missing, is no regular file, cannot be read or
+    does not have 16 to 4,096 bytes. Also raises it if no file is named, unless the address is loopback or
+    --insecure-no-token is given.
     """
     if rendezvous.token_file:
         try:
@@ -127,12 +128,14 @@ def member_of(
 
     place: what the settings say of this worker. address, port: where this agent listens. processes: number of training
     processes. path: switches above the host, () if unknown. daemon_port: of the checkpoint daemon, 0 for none.
-    store_port: the port at which training processes meet if this member has rank 0; 0: a free one is chosen.
+    store_port: the port at which training processes meet if this member has rank 0; 0: a free one is chosen. Raises
+    BadMember for a field out of its bounds, and OSError if no port is free.
     """
     hostname = socket.gethostname()
     name = place.name or (f"{hostname}-{port}" if address == "127.0.0.1" else hostname)
+    incarnation = f"/{secrets.token_hex(6)}"
     return Member(
-        id=f"{name}/{secrets.token_hex(6)}",
+        id=name[: MAX_ID_CHARS - len(incarnation)] + incarnation,
         name=name,
         host=place.host or os.environ.get("NODE_NAME", "") or hostname,
         address=address,
@@ -161,8 +164,8 @@ async def run_agent(
 ) -> Exit:
     """Take part in a job until it is over, and return how it ended.
 
-    Raises BadSettings if the token or the devices do not fit the settings, CannotListen if a port cannot be used, and
-    LockRefused if the arbiter cannot be used, all before any process is started.
+    Raises BadSettings if the token or the devices do not fit the settings, CannotListen if a port cannot be used,
+    LockRefused if the arbiter cannot be used, and BadMember, all before any process is started.
 
     environ: of the training processes and of this agent. training: runs the processes; None: the agent starts them
     itself. ready: called once with a function that makes this member leave, if signals are handled elsewhere; None:
@@ -271,7 +274,7 @@ def _with_metrics(
 async def arbiter_of(settings: Settings) -> RoundLock | None:
     """Connect to the job's arbiter (a Lease or a folder) and return it; None if the job has none.
 
-    If it is unreachable, try again for ARBITER_S. Raises LockRefused after that time, and at once if it refuses.
+    If it is unreachable, try again for ARBITER_S seconds. Raises LockRefused after that, and at once if it refuses.
     """
     rendezvous = settings.rendezvous
     loop = asyncio.get_running_loop()
@@ -314,8 +317,9 @@ async def _listen(listener: Listener, settings: Settings, endpoint: str | None, 
 
 
 async def _listen_on_any(listener: Listener, address: str, ports: Iterable[int]) -> int:
-    """Listen at the first of these ports that is free; return it. Raises CannotListen if all are in use, or for another
-    failure.
+    """Listen at the first of these ports that is free; return it, 0 meaning any free port.
+
+    Raises CannotListen if all ports are in use, or at the first other failure to listen.
     """
     for port in ports:
         try:
@@ -339,7 +343,8 @@ def _processes(settings: Settings, environ: Mapping[str, str]) -> int:
     """Return the number of training processes: the given one, else the number of devices or CPUs that --nproc-per-node
     names.
 
-    With "auto", CPUs are counted if there is no device. Raises BadSettings if there is no device of the named kind.
+    With "auto", CPUs are counted if there is no device. Raises BadSettings if there is no device of the named kind,
+    and OSError if the devices cannot be listed.
     """
     count = settings.processes
     if isinstance(count, int):
@@ -347,20 +352,28 @@ def _processes(settings: Settings, environ: Mapping[str, str]) -> int:
     cpus = len(os.sched_getaffinity(0))
     if count is Devices.CPU:
         return cpus
-    devices = _device_count(count, environ)
+    devices = count_devices(count, environ)
     if not devices and count is not Devices.AUTO:
         raise BadSettings(f"--nproc-per-node={count.value}: there is no such device here")
     return devices or cpus
 
 
-def _device_count(kind: Devices, environ: Mapping[str, str]) -> int:
-    """Count the GPUs of this kind: for XPU the render devices of other vendors, else those of NVIDIA.
+_DEV = Path("/dev")
 
-    These are the entries of CUDA_VISIBLE_DEVICES, or without that variable the device files.
+_DRM = Path("/sys/class/drm")  # a link to each render device, named as in /dev/dri
+
+_INTEL = "0x8086"  # vendor of XPUs on the PCI bus
+
+
+def count_devices(kind: Devices, environ: Mapping[str, str], dev: Path = _DEV, drm: Path = _DRM) -> int:
+    """Count the GPUs of this kind: for XPU Intel's render devices, else those of NVIDIA.
+
+    NVIDIA's are the entries of CUDA_VISIBLE_DEVICES, or without that variable the device files. dev, drm: /dev and
+    /sys/class/drm. Raises OSError if /dev cannot be listed.
     """
-    visible = environ.get("CUDA_VISIBLE_DEVICES")
-    device_files = [name for name in os.listdir("/dev") if re.fullmatch(r"nvidia\d+|renderD\d+", name)]
-    nvidia = [name for name in device_files if name.startswith("nvidia")]
     if kind is Devices.XPU:
-        return len(device_files) - len(nvidia)
-    return len(nvidia) if visible is None else len([name for name in visible.split(",") if name.strip()])
+        vendors = [drm / device.name / "device" / "vendor" for device in dev.glob("dri/renderD*")]
+        return sum(vendor.is_file() and vendor.read_text().strip() == _INTEL for vendor in vendors)
+    if (visible := environ.get("CUDA_VISIBLE_DEVICES")) is not None:
+        return len([name for name in visible.split(",") if name.strip()])
+    return len([name for name in os.listdir(dev) if re.fullmatch(r"nvidia\d+", name)])

@@ -85,7 +85,7 @@ def find_path(texts: PodTexts, annotation: str) -> SwitchPath:
 
 
 def host_names(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the names under which a map may know the host, the most specific first."""
+    """Return the names under which a map may know the host, in the order of HOST_ENVS, without duplicates."""
     return tuple(dict.fromkeys(environ[name].strip() for name in HOST_ENVS if environ.get(name, "").strip()))
 
 
@@ -106,7 +106,8 @@ def path_from_map(data: Mapping[str, str], hosts: Sequence[str]) -> tuple[Path, 
     """Return (switches above the host, fault) from the texts of a topology ConfigMap.
 
     data: of the ConfigMap, name -> text. hosts: possible names of this host; the first one in the map counts. The path
-    is () if no host is in the map, or if there is a fault. The fault is "" for a valid or empty map.
+    is () if no host is in the map, or if there is a fault. The fault is "" for an empty map. Else it says that the map
+    is invalid, that `hosts` is empty, or that the library to read a map is missing; "" for none of these.
     """
     if not any(text.strip() for text in data.values()):
         return (), ""
@@ -175,9 +176,10 @@ class SwitchPathReader:
         return now
 
     def _read(self) -> PodTexts:
-        """Read the path file, the mounted map and the hosts file of this pod.
+        """Read the path file and the mounted map of this pod.
 
-        Files that cannot be read are listed as faults.
+        The given path and the host's names stay as they were when this reader was made. Files that cannot be read are
+        listed as faults.
         """
         faults: list[str] = []
         file = _text(self._file, MAX_FILE_BYTES, faults) if self._file else ""
@@ -188,7 +190,10 @@ class SwitchPathReader:
 
 
 def _text(file: pathlib.Path, max_bytes: int, faults: list[str]) -> str:
-    """Return a file's text, "" if it does not exist or cannot be read. A read error is added to `faults`."""
+    """Return a file's text, "" if it does not exist.
+
+    "" and one more text in `faults` if it is no regular file, is larger than `max_bytes`, or cannot be read as UTF-8.
+    """
     try:
         if not file.exists():
             return ""

@@ -83,7 +83,7 @@ class Option:
         return not self.value
 
     @property
-    def asks(self) -> bool:
+    def prints_page(self) -> bool:
         """True if the option prints a page instead of running a job."""
         return not self.sets and self.effect is Effect.HERE
 
@@ -98,7 +98,7 @@ class Option:
 
         Empty for options that print a page, since only the command line may ask for one.
         """
-        if self.asks:
+        if self.prints_page:
             return ()
         ours = (f"TURNOUT_{self.dest.upper()}",) if self.origin is Origin.OURS else ()
         return (f"PET_{self.dest.upper()}", *ours, *self.env)
@@ -175,7 +175,7 @@ _TORCHRUN = (
              "connection."),
     _flag("module", "command.kind", short="m", text="run the script as a module, like python -m."),
     _flag("no-python", "command.kind", text="run the script as a program, without python."),
-    _flag("run-path", "command.kind", text="run the script with runpy in the current interpreter."),
+    _flag("run-path", "command.kind", text="run the script with runpy, in a fresh process of the agent's interpreter."),
     _value("role", "NAME", "trainer", "command.role", parse_word,
         text="name of the processes: the variable ROLE_NAME, and the prefix of their output lines."),
     _choice("start-method", "spawn|fork|forkserver", "spawn", "start.fork",
@@ -290,8 +290,8 @@ _TURNOUT = (
     _value("stacks-dir", "DIR", "/shared/stacks", "hangs.folder", parse_word, env=("XPU_TIMER_TIMELINE_PATH",),
         text="directory for stack traces of a hang, to be merged by `turnout stacks`. Default: a temporary one."),
     _flag("node-verdicts", "checks.verdicts",
-        text="with --network-check, write the result of this node's check on the worker's own pod, where turnout- "
-             "autoscaler --taint-nodes reads it."),
+        text="with --network-check, write the result of this node's check on the worker's own pod, where "
+             "turnout-autoscaler --taint-nodes reads it."),
     _choice("slow-rule", "mean|median|spread", "median", "checks.limits",
         text="with --network-check, the limit for a slow node: twice the mean of the others, twice their median, or "
              "the median plus their spread; mean, the guide's rule, by default. Many slow nodes raise the mean."),

@@ -98,9 +98,10 @@ _BY_NAME = {key.name: key for key in KEYS}
 
 
 def parse_rdzv_conf(text: str, source: str) -> tuple[Mapping[str, object], tuple[StartNote, ...]]:
-    """Read the keys with an effect; return their values and a note for each other key. Raises BadCommand.
+    """Read the keys with an effect; return their values and a note for each key without effect.
 
-    text: k=v,… An extra comma is ignored. source: the option or variable that gave it.
+    text: k=v,… An extra comma is ignored. source: the option or variable that gave it. Raises BadCommand for an unknown
+    key, a missing or invalid value, and two different values of one key.
     """
     values: dict[str, object] = {}
     notes: list[StartNote] = []
@@ -223,7 +224,10 @@ def _take_value(name: str, rest: list[str]) -> str:
 
 
 def look_up(environ: Mapping[str, str]) -> Mapping[str, Given]:
-    """Return the options that the environment sets, by option name. An empty variable counts as not set."""
+    """Return the options that the environment sets, by option name.
+
+    An empty variable counts as not set, unless the option has a value for it (`empty`).
+    """
     given: dict[str, Given] = {}
     for option in OPTIONS:
         for variable in option.variables:
@@ -235,5 +239,5 @@ def look_up(environ: Mapping[str, str]) -> Mapping[str, Given]:
 
 
 def unknown_variables(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """List variables that look like options but are none."""
+    """List the PET_ variables that belong to no option, sorted."""
     return tuple(sorted(name for name in environ if name.startswith("PET_") and name not in _VARIABLES))

@@ -81,7 +81,8 @@ def _address(
     """Return (host, port) of the first coordinator; host "" if only the arbiter knows it, port 0 for any.
 
     Sources in this order: a worker that is alone, --rdzv-endpoint, --master-addr and --master-port, MASTER_ADDR, the
-    arbiter, pod 0 of the same name, this host. Raises BadCommand.
+    arbiter, pod 0 of the same name, this host. Raises BadCommand for a bad MASTER_PORT, and for a back-end of etcd if
+    only this host is left.
     """
     if _is_whole_job(chosen, backend, max_workers):
         return LOCAL, 0
@@ -141,8 +142,8 @@ def _arbiter(chosen: Mapping[str, Any], max_workers: int) -> LockKind:
 def worker_index(chosen: Mapping[str, Any], environ: Mapping[str, str]) -> int | None:
     """Return the worker's index: --node-rank, else RANK of a PyTorchJob's pod, else the number in the pod's name.
 
-    RANK of a training process, which also has LOCAL_RANK, is not used. None if none of them gives an index.
-    chosen: values by option.
+    RANK of a training process, which also has LOCAL_RANK, is not used. None if none of them gives an index, and if the
+    RANK of a PyTorchJob's pod is no number. chosen: values by option.
     """
     if "node-rank" in chosen:
         return int(chosen["node-rank"])

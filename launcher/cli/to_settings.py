@@ -47,7 +47,7 @@ _REASONS = {"fsdp": _SHARDED, "fullysharded": _SHARDED, "deepspeed": _ZERO, "zer
 _UNKNOWN_STRATEGY = "it is not known to load its state in a world of another size"
 
 
-def resizable(strategy: str, min_workers: int, max_workers: int) -> str | None:
+def resize_warning(strategy: str, min_workers: int, max_workers: int) -> str | None:
     """Return the warning for an elastic job with this strategy, or None if there is none.
 
     strategy: as the job declares it, in any case and punctuation; "" if it declares none. min_workers, max_workers:
@@ -85,8 +85,10 @@ def read(
     program: str = "turnout-run",
     version: Callable[[], object] = lambda: "",
 ) -> Settings | CommandAnswer:
-    """Read the agent's settings. argv: without the program's name. An invalid line gives a CommandAnswer that names the
-    fault. version: looks up what --version prints.
+    """Read the agent's settings. argv: without the program's name. version: looks up what --version prints.
+
+    Returns a CommandAnswer instead for --help, --version and --print-completion, and for an invalid command line: then
+    its text names the fault.
     """
     try:
         line = parse_command_line(argv)
@@ -292,7 +294,7 @@ def _notes(given: Mapping[str, Given], chosen: ParsedOptions, bounds: tuple[int,
         for each in given.values()
         if each.option.effect is Effect.NONE and each.value is not False
     ]
-    warning = resizable(chosen.get("strategy", ""), *bounds)
+    warning = resize_warning(chosen.get("strategy", ""), *bounds)
     return (
         (*without_effect, StartNote(given["strategy"].source, NoteSubject.RESIZING, warning))
         if warning

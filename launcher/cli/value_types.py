@@ -173,22 +173,21 @@ def parse_signals(text: str) -> tuple[str, ...]:
 
 
 def parse_path(text: str) -> tuple[str, ...]:
-    """Read a path a/b/c, from the root of the fabric down."""
+    """Read a path a/b/c, from the root of the fabric down. Empty names are dropped; () for no name."""
     return tuple(name for name in text.strip().split("/") if name)
 
 
 def parse_box_pairs(text: str) -> tuple[tuple[int, int], ...]:
-    """Parse pairs of switchbox sockets, as a:b c:d, each socket in at most one pair. Raises BadValue for any other
-    text.
+    """Parse pairs of GPU numbers, as a:b c:d, each number in at most one pair. Raises BadValue for any other text.
 
     Source: the guide, DL-33
     """
     if not re.fullmatch(r"[0-9]{1,3}:[0-9]{1,3}( +[0-9]{1,3}:[0-9]{1,3})*", text.strip()):
-        raise BadValue("pairs of sockets like '0:1 2:4' are needed")
+        raise BadValue("pairs of GPU numbers like '0:1 2:4' are needed")
     pairs = tuple((int(a), int(b)) for a, b in (pair.split(":") for pair in text.split()))
-    sockets = [socket for pair in pairs for socket in pair]
-    if len(set(sockets)) < len(sockets):
-        raise BadValue("each socket may stand in one pair only")
+    gpus = [gpu for pair in pairs for gpu in pair]
+    if len(set(gpus)) < len(gpus):
+        raise BadValue("each GPU may be in one pair only")
     return pairs
 
 

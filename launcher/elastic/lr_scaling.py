@@ -61,7 +61,7 @@ def following(world: int, *, batch: int, rate: float, base_world: int = 1, rule:
     """Return a global batch and a rate that follow the number of processes.
 
     world: their number. batch: of one process, the same in every world. rate: tuned in a world of base_world processes.
-    Raises BadRate if a number is below 1. Source: Volcano's guide, VE-20
+    Raises BadRate if `world`, `batch` or `base_world` is below 1. Source: Volcano's guide, VE-20
     """
     if batch < 1:
         raise BadRate(f"a batch of {batch}: 1 or more is needed")

@@ -32,7 +32,7 @@ class OtherData(LauncherError):
     """The state belongs to another data set or another order. Load the right state, or start again."""
 
 
-def shuffled(positions: NDArray[np.int64], length: int, seed: int, epoch: int) -> NDArray[np.int64]:
+def shuffle_positions(positions: NDArray[np.int64], length: int, seed: int, epoch: int) -> NDArray[np.int64]:
     """Return the samples at these positions of an epoch's order: a permutation of range(length) that needs no memory.
 
     positions: one dimension, each 0 to length - 1. Seed and epoch are the key. The order never changes between
@@ -43,13 +43,13 @@ def shuffled(positions: NDArray[np.int64], length: int, seed: int, epoch: int) -
     keys = np.frombuffer(blake2b(f"{seed}/{epoch}".encode()).digest(), dtype="<u8").astype(np.uint64)
     rows = isqrt(length - 1) + 1
     columns = -(-length // rows)
-    samples = _stirred(positions.astype(np.uint64), rows, columns, keys)
+    samples = _stir(positions.astype(np.uint64), rows, columns, keys)
     while (outside := samples >= length).any():
-        samples[outside] = _stirred(samples[outside], rows, columns, keys)
+        samples[outside] = _stir(samples[outside], rows, columns, keys)
     return samples.astype(np.int64)
 
 
-def _stirred(cells: NDArray[np.uint64], rows: int, columns: int, keys: NDArray[np.uint64]) -> NDArray[np.uint64]:
+def _stir(cells: NDArray[np.uint64], rows: int, columns: int, keys: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """Permute the cells of a table: rows and columns are shifted in turn, each by a hash of the other.
 
     cells: indices below rows * columns. keys: an even number of random words, two for each turn.
@@ -57,13 +57,13 @@ def _stirred(cells: NDArray[np.uint64], rows: int, columns: int, keys: NDArray[n
     wide, high = np.uint64(columns), np.uint64(rows)
     row, column = cells // wide, cells % wide
     for for_row, for_column in zip(keys[::2], keys[1::2], strict=True):
-        row = (row + _mixed(column + for_row) % high) % high
-        column = (column + _mixed(row + for_column) % wide) % wide
+        row = (row + _mix(column + for_row) % high) % high
+        column = (column + _mix(row + for_column) % wide) % wide
     mixed: NDArray[np.uint64] = row * wide + column
     return mixed
 
 
-def _mixed(bits: NDArray[np.uint64]) -> NDArray[np.uint64]:
+def _mix(bits: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """Hash 64 bits so that every output bit depends on every input bit. Source: the finalizer of SplitMix64."""
     bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -115,7 +115,7 @@ class ElasticSampler:
 
     def at(self, positions: NDArray[np.int64], epoch: int) -> list[int]:
         """Return the samples at these positions of an epoch's order."""
-        order = shuffled(positions, self.length, self.seed, epoch) if self.shuffle else positions
+        order = shuffle_positions(positions, self.length, self.seed, epoch) if self.shuffle else positions
         samples: list[int] = order.tolist()
         return samples
 

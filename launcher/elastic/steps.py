@@ -29,8 +29,9 @@ _LOOK_S = 0.001
 
 
 class Steps:
-    """Use it in the training loop: `for step in steps.count(start): train(); ...; if steps.done(step):
-    save(); break`.
+    """The steps of a training loop: `for step in steps.count(start): train(); ...; if steps.done(step): save(); break`.
+
+    Raises OSError or ValueError if the agent's progress file cannot be used.
     """
 
     def __init__(self) -> None:
@@ -93,6 +94,8 @@ class Steps:
         return nullcontext() if self._beats is None else self._beats.phase(name)
 
     def saved(self, step: int) -> None:
-        """Report that this step is saved. It is never trained again, and the count of restarts begins anew."""
+        """Report that this step is saved, so that the agent refills the job's restart budget. Does nothing without an
+        agent.
+        """
         if self._words is not None:
             self._words.write(SAVED, step)

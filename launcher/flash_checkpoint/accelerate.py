@@ -17,7 +17,7 @@ from typing import Any
 from torch.nn import Module
 
 from turnout.launcher.checkpoint.engine import rng
-from turnout.launcher.checkpoint.engine.state_dict import buffers, load_module, named
+from turnout.launcher.checkpoint.engine.state_dict import buffers, load_module, module_state
 from turnout.launcher.checkpoint.engine.storage_type import StorageType, replicas_of
 from turnout.launcher.errors import BadCheckpoint, NotUsable
 from turnout.launcher.flash_checkpoint.named_parts import Parts, decode_object, encode_object
@@ -40,7 +40,7 @@ class FlashState:
     accelerator: with everything prepared and registered. keep, every: storage keeps the `keep` newest steps and the
     multiples of `every`. replica_count: workers in a group that keep each other's state in memory, 0 and 1 for none.
     environ: of this process. Raises NotImplementedError if models are sharded, or if hooks of save_state would write
-    their own files.
+    their own files, and ValueError for a replica_count outside 0 to 4.
     """
 
     def __init__(
@@ -110,7 +110,8 @@ class FlashState:
 
     def wait(self, timeout: float = 1800) -> None:
         """Wait until this rank's part of the last save is in storage, if storage is its target; on rank 0, until the
-        whole step is. A failed write is logged, not raised. Raises TimeoutError after `timeout` seconds.
+        whole step is. A failed write is logged, not raised. Raises TimeoutError after `timeout` seconds, and DaemonLost
+        if the daemon is lost. Does nothing before the first save.
         """
         self._parts.wait(timeout)
 
@@ -160,7 +161,7 @@ class _LoaderPosition:
 
 def _state_of(object_: Any) -> dict[str, Any]:
     """Return the state of a module, without torch.compile's prefixes, or of any object with state_dict()."""
-    return named(object_) if isinstance(object_, Module) else object_.state_dict()
+    return module_state(object_) if isinstance(object_, Module) else object_.state_dict()
 
 
 def _load_object(object_: Any, state: Any) -> None:

@@ -79,9 +79,11 @@ class DdpCheckpointer:
 
         state_dict: nested dicts, lists and tuples of tensors and plain values. path: a file for `torch.load(path,
         weights_only=True)`, "" for <checkpoint_dir>/<step>/rank_0.pt. MEMORY: the file is written only if training
-        resumes from this step after a failure. All ranks call it; only local rank 0 of each worker saves. Raises
-        BadState there if a value cannot be saved, NoMemory if the memory is too small, TypeError for another storage
-        type or state, and ValueError for a step below 0.
+        resumes from this step after a failure. All ranks call it; only local rank 0 of each worker saves.
+
+        Raises TypeError for another storage type or state, and ValueError for a step below 0. Local rank 0 raises
+        BadState if a value cannot be saved, NoMemory if the memory is too small, ArenaBusy if another process saves as
+        this rank, DaemonLost if the daemon is lost, and TimeoutError if it does not answer.
         """
         if not isinstance(storage_type, StorageType):
             raise TypeError(f"storage_type is {storage_type!r}: StorageType.MEMORY or StorageType.DISK")
@@ -98,7 +100,8 @@ class DdpCheckpointer:
     def _target(self, step: int, path: str | os.PathLike[str], storage_type: StorageType) -> Save | None:
         """Return the target by which the daemon writes a step as a torch file; None on all ranks but 0.
 
-        path: within the checkpoint folder, "" for the default. A MEMORY save is written only after a failure.
+        path: absolute, or relative to the checkpoint folder; "" for the default. A MEMORY save is written only after a
+        failure.
         """
         if self._rank.rank:
             return None
@@ -143,7 +146,7 @@ class DdpCheckpointer:
         elif rank.restore_step is not None:
             step = rank.restore_step
         else:
-            step = self._memory_saver().newest()
+            step = self._memory_saver().newest_step()
         if step < 0:
             return None
         try:
@@ -170,7 +173,7 @@ class DdpCheckpointer:
         """Return the state in the newest intact file, which rank 0 chooses for all ranks; None if there is no file."""
         newest = choose_on_rank_0(
             self._rank.world,
-            lambda: torch_file.newest(self.checkpoint_dir, _log_warning),
+            lambda: torch_file.load_newest(self.checkpoint_dir, _log_warning),
             lambda found: (found[0].number, found[0].step),
             self._load_same,
         )
@@ -190,7 +193,8 @@ class DdpCheckpointer:
     def wait_latest_checkpoint(self, timeout: float = 1800) -> None:
         """Wait until the last DISK save is in its file. Returns at once on ranks that have saved nothing.
 
-        Raises TimeoutError after `timeout` seconds, and StorageFailed if the write failed.
+        Raises TimeoutError after `timeout` seconds, StorageFailed if the write failed, and DaemonLost if the daemon is
+        lost.
         """
         if self._memory is not None:
             self._memory.client.wait(timeout)

@@ -104,7 +104,8 @@ class DeepSpeedCheckpointer:
     `every`.
     replica_count: workers in a group that keep each other's shards in memory, 0 and 1 for none. environ: of this
     process.
-    Raises NotImplementedError if the optimizer is on NVMe, since DeepSpeed then copies its files itself.
+    Raises NotImplementedError if the optimizer is on NVMe, since DeepSpeed then copies its files itself, and ValueError
+    for a replica_count outside 0 to 4.
     """
 
     def __init__(
@@ -149,13 +150,13 @@ class DeepSpeedCheckpointer:
             return bool(self._engine.save_checkpoint(root, tag, dict(client_state or {}), save_latest=False))
 
     def load_checkpoint(
-        self, load_dir: str | os.PathLike[str] = "", tag: str | None = None, **how: Any
+        self, load_dir: str | os.PathLike[str] = "", tag: str | None = None, **deepspeed_options: Any
     ) -> tuple[str | None, dict[str, Any] | None]:
         """Load the newest step into the engine: from memory if all ranks hold it, else from storage.
 
         Returns (its path, the client state), and (None, None) if nothing is stored. load_dir: the checkpointer's
-        folder, or "". tag: the one that is expected, None for any. how: arguments of DeepSpeed's own load_checkpoint.
-        Random number generators are restored too.
+        folder, or "". tag: the expected tag, None for any. deepspeed_options: further arguments of DeepSpeed's own
+        load_checkpoint. Random number generators are restored too.
 
         Raises BadCheckpoint if what is stored cannot be read, or if `tag` is not that of the newest step, NewerFormat
         if only a newer version can read it, StorageFailed if storage fails, and ValueError for another folder. If a
@@ -175,7 +176,7 @@ class DeepSpeedCheckpointer:
                 path = Path(root, name)
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.touch()
-            path_of, client_state = self._engine.load_checkpoint(root, saved_tag, **how)
+            path_of, client_state = self._engine.load_checkpoint(root, saved_tag, **deepspeed_options)
         if isinstance(rng_state, str):
             rng.restore(rng_state, self._parts.rank)
         return (None if path_of is None else str(self.checkpoint_dir / os.path.relpath(path_of, root))), client_state

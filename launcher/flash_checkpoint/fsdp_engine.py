@@ -35,7 +35,7 @@ class FsdpShardCheckpointer:
 
     checkpoint_dir: has a folder for each step. comm_backend, save_timeout: ignored. deletion_strategy: must be None.
     replica_count: workers in a group that keep each other's shards in memory, 0 and 1 for none, 4 at most. environ: of
-    this process. Raises NotImplementedError for a deletion_strategy.
+    this process. Raises NotImplementedError for a deletion_strategy, and ValueError for a replica_count outside 0 to 4.
     """
 
     def __init__(

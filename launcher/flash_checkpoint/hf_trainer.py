@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from turnout.launcher.checkpoint.engine import rng
-from turnout.launcher.checkpoint.engine.state_dict import buffers, load_module, named
+from turnout.launcher.checkpoint.engine.state_dict import buffers, load_module, module_state
 from turnout.launcher.checkpoint.engine.storage_type import replicas_of
 from turnout.launcher.elastic.steps import Steps
 from turnout.launcher.errors import BadCheckpoint, NotUsable
@@ -46,7 +46,8 @@ class FlashSaves:
     storage_steps: saves at multiples of this step count go to storage in the background, and the last save too; 0 for
     all. The others go there only if training resumes from them after a failure. flash_folder: the folder in storage,
     `output_dir` by default. `save_total_limit` is how many of the newest stay there. replica_count: workers in a group
-    that keep each other's shards in memory, 0 and 1 for none. environ: of this process.
+    that keep each other's shards in memory, 0 and 1 for none. environ: of this process. Raises NotImplementedError with
+    DeepSpeed, FSDP or load_best_model_at_end, and ValueError for a storage_steps or replica_count out of bounds.
     """
 
     def __init__(
@@ -106,7 +107,7 @@ class FlashSaves:
                 else:
                     callback_states[name] = each.state()
         model = trainer.accelerator.unwrap_model(trainer.model)
-        weights = named(model)
+        weights = module_state(model)
         parts: dict[str, object] = {
             "model": dict(weights),
             _BUFFERS: buffers(model, weights),

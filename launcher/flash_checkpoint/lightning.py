@@ -40,7 +40,7 @@ class FlashCheckpoint(Checkpoint):  # type: ignore[misc, unused-ignore]
     storage in the background, and the last save too; 0 for all. The others go there only if training resumes from them
     after a failure. keep: how many of the newest stay in storage, 0 for all. replica_count: workers in a group that
     keep each other's state in memory, 0 and 1 for none. environ: of this process. Unless a ModelCheckpoint is added,
-    Lightning writes no files.
+    Lightning writes no files. Raises ValueError for a number out of its bounds.
     """
 
     def __init__(
@@ -69,11 +69,12 @@ class FlashCheckpoint(Checkpoint):  # type: ignore[misc, unused-ignore]
         Raises BadCheckpoint if what is stored cannot be read, NewerFormat if only a newer version can read it, and
         StorageFailed if storage fails.
         """
-        return self.path if self._parts.any() else None
+        return self.path if self._parts.has_step() else None
 
     def wait(self, timeout: float = 1800) -> None:
         """Wait until this rank's part of the last save is in storage, if storage is its target; on rank 0, until the
-        whole step is. A failed write is logged, not raised. Raises TimeoutError after `timeout` seconds.
+        whole step is. A failed write is logged, not raised. Raises TimeoutError after `timeout` seconds, and DaemonLost
+        if the daemon is lost. Does nothing before the first save.
         """
         self._parts.wait(timeout)
 

@@ -223,7 +223,7 @@ class Parts:
             lambda _, step: FlashStorageReader(self.folder, step=step, environ=self._environ),
         )
 
-    def any(self) -> bool:
+    def has_step(self) -> bool:
         """Return True if this rank finds a step in memory or storage.
 
         Raises BadCheckpoint if what is stored cannot be read, NewerFormat if only a newer version can read it, and
@@ -255,8 +255,8 @@ def _byte_tensor(text: bytes) -> torch.Tensor:
 def _content_sum(text: str, tensors: Iterable[torch.Tensor], with_bytes: bool) -> str:
     """Return the checksum of a part; parts of several ranks with an equal checksum are saved as one.
 
-    text: of the part's tree. It covers values, types and shapes. It covers the bytes of tensors only if `with_bytes` is
-    set, and of small byte tensors, which may be states of random number generators.
+    text: of the part's tree. The checksum covers values, types and shapes. It covers the bytes of all tensors only with
+    `with_bytes`, else those of small byte tensors, which may be states of random number generators.
     """
     total = xxhash.xxh3_64(text.encode())
     for each in tensors:

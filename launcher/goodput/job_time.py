@@ -181,7 +181,7 @@ class RankZero:
     first: StepNumber = -1  # the first step that it has done, -1 for none
     since_first_ns: Amount = 0  # since the first step was done
 
-    def later(self, passed_s: float) -> RankZero:
+    def age_by(self, passed_s: float) -> RankZero:
         """Return this report with the time since it was read (`passed_s` seconds) added to the times since the first
         and the newest step. Unchanged if no step was done yet.
         """

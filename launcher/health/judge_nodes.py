@@ -195,12 +195,12 @@ class GroupOutcomes:
         ]
 
     @cached_property
-    def fast(self) -> set[str]:
+    def fast_nodes(self) -> set[str]:
         """Return the nodes of groups that were fine."""
         return _members(self.groups, self.judgements, Judgement.FINE)
 
     @cached_property
-    def working(self) -> set[str]:
+    def working_nodes(self) -> set[str]:
         """Return the nodes of groups that did not fail."""
         return _members(self.groups, self.judgements, Judgement.FINE, Judgement.SLOW)
 
@@ -243,7 +243,7 @@ class Evidence:
         self.check, self.outcomes = check, GroupOutcomes(check)
 
     @cached_property
-    def broken(self) -> set[str]:
+    def broken_nodes(self) -> set[str]:
         """Return the nodes whose own computation failed, which proves them bad without a partner."""
         return {
             member
@@ -253,26 +253,30 @@ class Evidence:
         }
 
     @cached_property
-    def cut_off(self) -> set[str]:
+    def cut_off_nodes(self) -> set[str]:
         """Return the nodes that failed with everyone, including at least PROOFS working nodes."""
         return {
             node
             for node in self.check.nodes
-            if node not in self.outcomes.working and len(self.failed_with(node)) >= PROOFS and node not in self.broken
+            if node not in self.outcomes.working_nodes
+            and len(self.failed_with(node)) >= PROOFS
+            and node not in self.broken_nodes
         }
 
     def failed_with(self, node: str) -> Group:
-        """List the working nodes with which this node failed in every group that contained both."""
+        """List the working nodes with which this node failed in every run of their pair. Groups of three do not
+        count.
+        """
         return self.outcomes.in_check_order(
             other
             for other, best in self.outcomes.by_partner[node].items()
-            if best is Judgement.FAILED and other in self.outcomes.working
+            if best is Judgement.FAILED and other in self.outcomes.working_nodes
         )
 
     @cached_property
-    def bad(self) -> set[str]:
+    def bad_nodes(self) -> set[str]:
         """Return the nodes that must not train."""
-        return self.broken | self.cut_off
+        return self.broken_nodes | self.cut_off_nodes
 
     @cached_property
     def slow_nodes(self) -> set[str]:
@@ -280,19 +284,21 @@ class Evidence:
         return {
             node
             for node in self.check.nodes
-            if node not in self.outcomes.fast and node not in self.bad and len(self.slow_with(node)) >= PROOFS
+            if node not in self.outcomes.fast_nodes
+            and node not in self.bad_nodes
+            and len(self.slow_with(node)) >= PROOFS
         }
 
     def slow_with(self, node: str) -> Group:
-        """List the fast nodes with which this node was not fast."""
+        """List the fast nodes that were paired with this node. Precondition: the node is not fast."""
         return self.outcomes.in_check_order(
-            other for other in self.outcomes.by_partner[node] if other in self.outcomes.fast
+            other for other in self.outcomes.by_partner[node] if other in self.outcomes.fast_nodes
         )
 
     @cached_property
-    def unsettled(self) -> Group:
+    def unsettled_nodes(self) -> Group:
         """List the nodes that are proven neither fast nor bad nor slow yet; () for a check of one node."""
-        settled = self.outcomes.fast | self.bad | self.slow_nodes
+        settled = self.outcomes.fast_nodes | self.bad_nodes | self.slow_nodes
         return tuple(node for node in self.check.nodes if node not in settled) if len(self.check.nodes) > 1 else ()
 
     @cached_property
@@ -303,8 +309,8 @@ class Evidence:
         """
         outcome_of_link = dict[Link, Judgement]()
         sound = (
-            (Judgement.FAILED, self.outcomes.working - self.broken),
-            (Judgement.SLOW, self.outcomes.fast - self.broken),
+            (Judgement.FAILED, self.outcomes.working_nodes - self.broken_nodes),
+            (Judgement.SLOW, self.outcomes.fast_nodes - self.broken_nodes),
         )
         for link, outcomes in self.outcomes.pairs.items():
             for outcome, good in sound:
@@ -324,11 +330,11 @@ class Evidence:
 
     def _has_known_fault(self, result: Measured, outcome: Judgement) -> bool:
         """Return True if a bad or slow member explains this group's outcome."""
-        culprits = self.bad if outcome is Judgement.FAILED else self.bad | self.slow_nodes
+        culprits = self.bad_nodes if outcome is Judgement.FAILED else self.bad_nodes | self.slow_nodes
         return not culprits.isdisjoint(result.members)
 
     @cached_property
-    def unexplained(self) -> list[tuple[Group, Judgement]]:
+    def unexplained_groups(self) -> list[tuple[Group, Judgement]]:
         """List the failed and slow groups that no bad or slow node or link explains, once each, with the outcome.
 
         A slow group is omitted if all its pairs were fine in some run.
@@ -369,7 +375,7 @@ def _group_times(groups: Iterable[Measured]) -> dict[str, float]:
 def verdict(evidence: Evidence) -> Verdict:
     """Make the verdict from all measurements."""
     return Verdict(
-        bad_nodes=tuple(_bad_finding(evidence, node) for node in evidence.check.nodes if node in evidence.bad),
+        bad_nodes=tuple(_bad_finding(evidence, node) for node in evidence.check.nodes if node in evidence.bad_nodes),
         bad_links=_link_findings(evidence, Judgement.FAILED, FaultCause.LINK_FAILED),
         slow_nodes=(
             *_slow_findings(evidence, FaultCause.COMPUTE_SLOW),
@@ -385,7 +391,7 @@ def _bad_finding(evidence: Evidence, node: str) -> Finding:
 
     Precondition: the evidence proves the node bad.
     """
-    if node in evidence.broken:
+    if node in evidence.broken_nodes:
         return Finding((node,), FaultCause.COMPUTE_FAILED, "its own computation failed or got stuck")
     others = " and with ".join(evidence.failed_with(node)[:2])
     return Finding(
@@ -411,13 +417,13 @@ def _slow_findings(evidence: Evidence, cause: FaultCause) -> tuple[Finding, ...]
     limits = evidence.check.limits
     if cause is FaultCause.COMPUTE_SLOW:
         best = {node: min(times) for node, times in _compute_times(evidence.outcomes.results).items()}
-        always_slow_s, candidates = limits.compute_s, {*best} - evidence.bad
+        always_slow_s, candidates = limits.compute_s, {*best} - evidence.bad_nodes
     else:
         best = _group_times(evidence.outcomes.groups)
         always_slow_s, candidates = limits.collective_s, evidence.slow_nodes
     sample = Sample(best.values(), limits)
     return tuple(
-        Finding((node,), cause, f"{best[node]:.4g} s at best, beside the other nodes' or a floor")
+        Finding((node,), cause, f"best time {best[node]:.4g} s, slow beside the other nodes or the limit")
         for node in evidence.check.nodes
         if node in candidates and node in best and sample.is_slow(best[node], [best[node]], always_slow_s)
     )
@@ -426,17 +432,17 @@ def _slow_findings(evidence: Evidence, cause: FaultCause) -> tuple[Finding, ...]
 def _undecided(evidence: Evidence) -> tuple[Undecided, ...]:
     """Return each group that failed or was slow without a proven culprit, and each node without any proof."""
     undecided = []
-    for group, outcome in evidence.unexplained:
+    for group, outcome in evidence.unexplained_groups:
         how = "failed" if outcome is Judgement.FAILED else "was slow"
-        if not evidence.outcomes.fast:
+        if not evidence.outcomes.fast_nodes:
             why = f"this group {how}, and no group was fine to compare it with"
-        elif {*group} <= evidence.outcomes.fast:
+        elif {*group} <= evidence.outcomes.fast_nodes:
             why = f"this group {how} once, and its nodes and links were fine when tried again"
         else:
             why = f"this group {how}, and no node was left to tell its members apart"
         undecided.append(Undecided(group, why))
     named_nodes = {node for each in undecided for node in each.nodes}
-    unnamed_nodes = (node for node in evidence.unsettled if node not in named_nodes)
+    unnamed_nodes = (node for node in evidence.unsettled_nodes if node not in named_nodes)
     return (
         *undecided,
         *(
@@ -467,7 +473,7 @@ def next_groups_or_verdict(check: Check) -> Groups | Verdict:
     round_ = _Round(evidence)
     round_.add_links()
     round_.pair_suspects()
-    if evidence.outcomes.fast or len(check.rounds) <= max_searches(len(check.nodes)):
+    if evidence.outcomes.fast_nodes or len(check.rounds) <= max_searches(len(check.nodes)):
         round_.search()
     round_.measure_again()
     return tuple(round_.groups) or verdict(evidence)
@@ -494,8 +500,8 @@ class _Round:
     def add_links(self) -> None:
         """Add, for each unexplained group of good nodes, one pair of it that was not tested often enough."""
         evidence = self._evidence
-        for group, outcome in evidence.unexplained:
-            good = evidence.outcomes.working if outcome is Judgement.FAILED else evidence.outcomes.fast
+        for group, outcome in evidence.unexplained_groups:
+            good = evidence.outcomes.working_nodes if outcome is Judgement.FAILED else evidence.outcomes.fast_nodes
             if {*group} <= good and (link := next(self._untested_links(group), None)):
                 self._add_group(*link)
 
@@ -518,15 +524,15 @@ class _Round:
         group have different priorities, so that one of them is settled before the others.
         """
         evidence, outcomes = self._evidence, self._evidence.outcomes
-        unsettled = {*evidence.unsettled}
-        for node_a, node_b, _ in (group for group, _ in evidence.unexplained if len(group) == 3):
+        unsettled, fast, working = {*evidence.unsettled_nodes}, outcomes.fast_nodes, outcomes.working_nodes
+        for node_a, node_b, _ in (group for group, _ in evidence.unexplained_groups if len(group) == 3):
             if (node_a, node_b) not in outcomes.pairs and {node_a, node_b} <= unsettled:
                 self._add_group(node_a, node_b)
-        for node in self._sort_by_slow_partners(evidence.unsettled):
-            proven = [outcomes.fast] if node in outcomes.working else [outcomes.fast, outcomes.working - outcomes.fast]
+        for node in self._sort_by_slow_partners(evidence.unsettled_nodes):
+            proven = [fast] if node in working else [fast, working - fast]
             for proven_nodes in proven:
                 if self._is_free(node) and (
-                    partner := self._nearest(node, proven_nodes - outcomes.by_partner[node].keys())
+                    partner := self._nearest_node(node, proven_nodes - outcomes.by_partner[node].keys())
                 ):
                     self._add_group(node, partner)
                     break
@@ -542,27 +548,27 @@ class _Round:
 
     def search(self) -> None:
         """Pair the remaining unsettled nodes among themselves, in pairs that were not tested."""
-        unsettled = self._evidence.unsettled
+        unsettled = self._evidence.unsettled_nodes
         unsettled_set = {*unsettled}
         for node in unsettled:
             partners = self._evidence.outcomes.by_partner[node]
-            if self._is_free(node) and (partner := self._nearest(node, unsettled_set - partners.keys())):
+            if self._is_free(node) and (partner := self._nearest_node(node, unsettled_set - partners.keys())):
                 self._add_group(node, partner)
 
     def measure_again(self) -> None:
         """Add groups for nodes whose own computation is suspicious or unknown: with a free node, or alone."""
         evidence = self._evidence
         compute_times = _compute_times(evidence.outcomes.results)
-        best = {node: min(times) for node, times in compute_times.items()}
+        best, fast = {node: min(times) for node, times in compute_times.items()}, evidence.outcomes.fast_nodes
         sample, always_slow_s = Sample(best.values(), evidence.check.limits), evidence.check.limits.compute_s
         for node in evidence.check.nodes:
-            if node in evidence.bad or not self._is_free(node) or len(compute_times.get(node, ())) >= PROOFS:
+            if node in evidence.bad_nodes or not self._is_free(node) or len(compute_times.get(node, ())) >= PROOFS:
                 continue
             if node not in best or sample.is_suspicious(best[node], [best[node]], always_slow_s):
-                partner = self._nearest(node, evidence.outcomes.fast) or self._nearest(node, best.keys())
+                partner = self._nearest_node(node, fast) or self._nearest_node(node, best.keys())
                 self._add_group(*((node, partner) if partner else (node,)))
 
-    def _nearest(self, node: str, candidates: AbstractSet[str]) -> str | None:
+    def _nearest_node(self, node: str, candidates: AbstractSet[str]) -> str | None:
         """Return the candidate that is nearest to `node` in the check's order; None if there is none.
 
         Candidates that are bad, or in a group of this round already, are skipped. Of two at the same distance the
@@ -571,7 +577,7 @@ class _Round:
         nodes, position, excluded = (
             self._evidence.check.nodes,
             self._evidence.outcomes.position[node],
-            self._busy | self._evidence.bad,
+            self._busy | self._evidence.bad_nodes,
         )
         if candidates:
             for distance in range(1, len(nodes)):

@@ -139,7 +139,7 @@ class Check:
             if len({*members}) < len(members) or not {*members} <= {*self.nodes}:
                 raise BadCheck("a round's groups are disjoint, and of the check's own nodes")
 
-    def after(self, results: tuple[Measured, ...]) -> Check:
+    def add_round(self, results: tuple[Measured, ...]) -> Check:
         """Return the check with the results of one more round."""
         return Check(self.nodes, self.limits, (*self.rounds, results))
 
@@ -175,7 +175,7 @@ class Verdict:
     undecided: tuple[Undecided, ...] = ()
 
     @property
-    def clean(self) -> bool:
+    def is_clean(self) -> bool:
         """True if the check has no finding."""
         return self == Verdict()
 
@@ -276,7 +276,7 @@ class ExcludedNode:
     def describe(self, now_s: float) -> str:
         """Describe the exclusion, its cause and the time until the next test, in words."""
         again_s = max(self.until_s - now_s, 0.0)
-        next_test = f"it is tested again after {again_s:.0f} s, or where too few are there without it"
+        next_test = f"it is tested again after {again_s:.0f} s, or earlier if too few workers are left without it"
         return f"{next_test}; left out, {self.times} times so far: {self.why}"[:1_000]
 
 

@@ -67,7 +67,7 @@ class ProbePlan(msgspec.Struct, frozen=True):
             raise ValueError(f"rank {self.rank} of {self.processes} processes of {self.members} members")
 
     @property
-    def local(self) -> int:
+    def processes_per_member(self) -> int:
         """Return the number of processes of each member."""
         return self.processes // self.members
 
@@ -139,7 +139,7 @@ def combine_reports(reports: Sequence[Report]) -> Report:
     """
     last = min(reports, key=lambda report: (list(ProbeStage).index(report.stage), not report.fault))
 
-    def worst(values: Sequence[float | None]) -> float | None:
+    def worst_time(values: Sequence[float | None]) -> float | None:
         """Return the largest value, None if one is missing."""
         known_values = [value for value in values if value is not None]
         return max(known_values) if len(known_values) == len(values) else None
@@ -148,8 +148,8 @@ def combine_reports(reports: Sequence[Report]) -> Report:
     used = [each.device_used for each in reports if each.device_used is not None]
     return msgspec.structs.replace(
         last,
-        compute_s=worst([each.compute_s for each in reports]),
-        collective_s=worst([each.collective_s for each in reports]),
+        compute_s=worst_time([each.compute_s for each in reports]),
+        collective_s=worst_time([each.collective_s for each in reports]),
         bandwidth_bytes_s=min(slowest, default=None),
         device_used=max(used, default=None),
         boxes=next((each.boxes for each in reports if each.boxes), ()),

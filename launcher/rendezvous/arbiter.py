@@ -26,7 +26,7 @@ MAX_ROUND = 9_999_999_999  # ten digits
 
 
 class LockUnreachable(LauncherError):
-    """The arbiter does not answer. Try again; after FENCE_S without an answer, stop training."""
+    """The arbiter does not answer. Try again; after round_holder.FENCE_S seconds without an answer, stop training."""
 
     def __init__(self, arbiter: str, why: str) -> None:
         super().__init__(f"{arbiter} cannot be asked: {why}")
@@ -69,8 +69,8 @@ class ClaimReason(StrEnum):
     NOBODY = "nobody"  # no round of this run was claimed yet
     MINE = "mine"
     HOLDER_DEAD = "holder_dead"  # its port refuses connections, or its process is gone
-    HOLDER_QUIET = "holder_quiet"  # not seen to renew for longer than the hold
-    HOLDER_ALIVE = "holder_alive"  # as far as can be seen
+    HOLDER_QUIET = "holder_quiet"  # no renewal was observed for longer than the hold
+    HOLDER_ALIVE = "holder_alive"  # a renewal was observed within the hold
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +129,7 @@ def record_to_write(record: RoundRecord, after: HeldRound) -> RoundRecord:
         return record
     if record.round <= before.round:
         raise StaleRound(record.round, before.round)
-    return replace(record, budget=record.budget.newer(before.budget))
+    return replace(record, budget=record.budget.newer_of(before.budget))
 
 
 def same_grant(record: RoundRecord, other_record: RoundRecord) -> bool:

@@ -90,7 +90,8 @@ def drain_reason(transition: Transition) -> tuple[Reason, str] | None:
 def _growth_reason(transition: Transition, world: World) -> tuple[Reason, str] | None:
     """Return (reason, detail) if the world can grow now, else None. Add a Wake effect if it may grow later.
 
-    If more workers are expected, the growth waits `settle_s` after the last one came, so that one restart serves all.
+    If more workers are expected, the growth waits `settle_s` after the last worker joined or became ready, so that one
+    restart serves all.
     """
     gathering, spec = transition.state.gathering, transition.state.job.elastic_spec
     ready_s = _ready_newcomers(transition)
@@ -136,7 +137,7 @@ def record_heartbeat(transition: Transition, id_: str, member_state: MemberState
     if ready and state.phase is Phase.TRAINING and not transition.state.is_in_world(id_):
         transition.log_event("member_ready", Reason.MEMBER_JOINED, member=member_state.member.name)
     if beat.saved > state.budget.saved_step:
-        transition.state = replace(state, budget=state.budget.saved(beat.saved))
+        transition.state = replace(state, budget=state.budget.refill(beat.saved))
 
 
 def drain(transition: Transition) -> None:
@@ -246,7 +247,7 @@ def end_training(transition: Transition) -> None:
             )
             transition.finish(Exit.FAILED, Reason.BUDGET_SPENT, detail)
             return
-        state = replace(state, budget=state.budget.charged())
+        state = replace(state, budget=state.budget.add_restart())
     staying = sum(member_state.leave_s is None for member_state in transition.members.values())
     expected, last_call_s = (
         (0, 0.0)
@@ -369,9 +370,10 @@ def _assign_shards(
 
 
 def _leaver_runs(runs: Sequence[ShardRun], staying: Collection[str], sources: Collection[str]) -> dict[str, ShardRun]:
-    """Return key -> run of a leaver: together these runs have every shard that no staying member holds.
+    """Return key -> run of a leaver: together these runs have the shards that no staying member holds.
 
-    The keys have no meaning. sources: ids of the members whose daemon can be asked.
+    Shards without a leaver in `sources` are omitted. The keys have no meaning. sources: ids of the members whose
+    daemon can be asked.
     """
     held_ranks, chosen_runs = ranks_in(run for run in runs if run.id in staying), dict[str, ShardRun]()
     for number, run in enumerate(run for run in runs if run.id in sources and run.id not in staying):

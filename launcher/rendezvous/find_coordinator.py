@@ -31,7 +31,7 @@ class SearchLap:
     arbiter_asked: bool = False  # the arbiter was asked
 
     @property
-    def failed(self) -> frozenset[Address]:
+    def failed_addresses(self) -> frozenset[Address]:
         """Return the addresses that are not tried again in this pass."""
         return self.refused | self.silent
 
@@ -101,7 +101,7 @@ def next_move(search: Search, now_s: float) -> Move:
         place = f" at {address[0]}:{address[1]}" if address else ""
         return GiveUp(Reason.JOIN_TIMEOUT, f"no coordinator was found{place} within {search.join_timeout_s:g} s")
     for move in _moves_of_lap(search, now_s):
-        if not isinstance(move, ConnectTo) or move.to not in search.lap.failed:
+        if not isinstance(move, ConnectTo) or move.to not in search.lap.failed_addresses:
             return move
     return SearchPause(min(FIRST_PAUSE_S * 2**search.lap.number, MAX_PAUSE_S))
 
@@ -156,7 +156,7 @@ def record_redirect(search: Search, to: Redirect) -> Search:
 def record_arbiter(search: Search, holder: Address | None) -> Search:
     """Record the arbiter's answer: the address of the round's holder, None if it named nobody."""
     lap = replace(search.lap, arbiter_asked=True)
-    return replace(search, lap=lap, hint=holder if holder not in lap.failed else None)
+    return replace(search, lap=lap, hint=holder if holder not in lap.failed_addresses else None)
 
 
 def record_other_holder(search: Search, holder: Address | None) -> Search:

@@ -98,7 +98,10 @@ def has_former_place(transition: Transition, member_state: MemberState) -> bool:
 
 
 def is_spare(transition: Transition, member_state: MemberState) -> bool:
-    """Return True if the member was present when the last world was formed, but is not in that world."""
+    """Return True if the member was present when the last world was formed, but is not in that world.
+
+    Before the first world this is True for every member.
+    """
     return member_state.base.round == transition.state.fencing.newest_round and not member_state.base.inside
 
 
@@ -115,7 +118,10 @@ GRANT_VALID_S = 10.0  # seconds after which a grant is requested again: the proc
 
 
 def gather(transition: Transition) -> None:
-    """Claim a round if a world can be formed now, hand over if this member leaves, or add a Wake effect for later."""
+    """Claim a round if a world can be formed now; else wait, in most cases with a Wake effect for the end of the wait.
+
+    If this coordinator's own member leaves, hand over instead. If too few members came in time, finish the job.
+    """
     state = transition.state
     if transition.now_s < state.claiming.retry_s:
         transition.wake(state.claiming.retry_s)
@@ -156,7 +162,8 @@ def _is_last_call(transition: Transition, candidates: int) -> bool:
 def _claim_for(transition: Transition, checked: list[MemberState], size: int) -> None:
     """Claim a round for `size` of these members: those of the last world first, then the oldest.
 
-    Without an arbiter the chosen members must prove that no other world can follow the last one; else wait.
+    Without an arbiter the chosen members must prove that no other world can follow the last one; else
+    `_wait_for_majority` waits or finishes the job.
     """
 
     def by_age(member_state: MemberState) -> tuple[bool, tuple[float, int, str, str]]:
@@ -256,7 +263,7 @@ def _waits_for_first_members(transition: Transition) -> bool:
 def _hand_over(transition: Transition, own: MemberState) -> None:
     """Hand the coordination over to the oldest other member, since this coordinator's own member leaves.
 
-    Does nothing if there is no other member.
+    Does nothing if no other member stays.
     """
     state = transition.state
     for next_ in [each for each in successors_of(transition.members) if each.id != state.job.member.id][:1]:
@@ -354,7 +361,8 @@ def _ask_endpoint(transition: Transition) -> None:
 def step_down_for_endpoint(transition: Transition, answer: EndpointAnswered) -> None:
     """Step down and send all members to the agent that listens at the endpoint.
 
-    Only if this coordinator has too few members for a world, and that agent is not one of them.
+    Only while GATHERING with too few members for a world, if that agent is not one of them and `_may_join_another`
+    allows it.
     """
     state = transition.state
     is_member = any(

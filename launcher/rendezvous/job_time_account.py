@@ -35,9 +35,9 @@ def adopt_totals(ledger: Ledger | None, record: JobTime | None) -> Ledger | None
 def account_time(transition: Transition, before: State) -> None:
     """Update transition.state.ledger: add the time since its last entry, then record what this transition has changed.
 
-    Recorded are a save, an ended round, a new world and the end of the job; the totals are logged at the end of a
-    round and of the job. Without a ledger nothing is done. before: the state at the start of this transition, which
-    decides the kind of the time.
+    Records a save, an ended round, a new world and the end of the job. Logs the totals at the end of a round and of
+    the job. Does nothing without a ledger. before: the state at the start of this transition, which decides the kind
+    of the time.
     """
     if (ledger := transition.state.ledger) is None:
         return

@@ -211,7 +211,7 @@ class Checkpoints:
     # Members write this step to storage: the newest step that all of the last world held when it stopped; -1 for none.
     persist_step: int = -1
     handover: HandoverState | None = None  # the handover of leavers' shards; None before it begins
-    rings: Rings = ()  # by number of replicas: the ids that keep each member's replicas in the newest world
+    rings: Rings = ()  # for 1, 2, ... replicas: by member id, the ids that keep its replicas in the newest world
 
 
 @dataclass(frozen=True, slots=True)
@@ -469,7 +469,7 @@ class Transition:
         self.end_processes(grace_s)
 
     def end_processes(self, grace_s: float) -> None:
-        """Order all members to end their processes within `grace_s` seconds. Enters STOPPING."""
+        """Order the members that have processes to end them within `grace_s` seconds. Enters STOPPING."""
         self.state = replace(self.state, phase=Phase.STOPPING, ending=Ending())
         self.send(busy_members(self.members), Stop(self.state.round, self.state.cause.reason.value, grace_s))
 
@@ -486,14 +486,14 @@ class Transition:
 
 
 def busy_members(members: Mapping[str, MemberState]) -> list[str]:
-    """List the members that may have running processes. members: the present ones, by id."""
+    """List the ids of the members that may have running processes. members: the present ones, by id."""
     return [id_ for id_, member_state in members.items() if member_state.busy]
 
 
 def successors_of(members: Mapping[str, MemberState]) -> tuple[Successor, ...]:
-    """List the MAX_SUCCESSORS oldest members that stay, this coordinator included, for all members to know.
+    """List the members that may succeed the coordinator: those that stay, oldest first, at most MAX_SUCCESSORS.
 
-    members: the present ones, by id.
+    The coordinator's own member counts too. members: the present ones, by id.
     """
     staying = (member_state.member for member_state in members.values() if member_state.leave_s is None)
     oldest = sorted(staying, key=_age)[:MAX_SUCCESSORS]
@@ -501,7 +501,10 @@ def successors_of(members: Mapping[str, MemberState]) -> tuple[Successor, ...]:
 
 
 def could_grow_by(state: State, id_: str, now_s: float) -> bool:
-    """Return True if a running world could grow by this member once it has finished its imports."""
+    """Return True if this member still imports, and could join the running world as a new member afterwards.
+
+    The maximum size of a world is not considered.
+    """
     member_state, world = state.members.get(id_), state.world
     new = state.phase is Phase.TRAINING and world is not None and id_ not in world.assignments
     return new and member_state is not None and member_state.ready_s > now_s

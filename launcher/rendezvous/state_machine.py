@@ -319,7 +319,7 @@ def _add_member(transition: Transition, event: Joined) -> None:
     transition.state = replace(
         state,
         round=max(state.round, event.base.round),
-        budget=state.budget.newer(event.budget),
+        budget=state.budget.newer_of(event.budget),
         gathering=gathering,
         fencing=fencing,
         ledger=adopt_totals(state.ledger, event.job_time),
@@ -367,7 +367,7 @@ def _adopt_world(fencing: Fencing, last_world: LastWorld) -> Fencing:
 def _answer_join(transition: Transition, member: Member, base: LastWorld) -> None:
     """Tell a new member to stop its processes, wait, or continue to train. base: the last world that it reported.
 
-    If it is in the world that trains but has no processes of it, the round ends.
+    If the member is in the world that trains but has no processes of it and is not done, the round ends.
     """
     restart_check(transition, member.id)
     state = transition.state
@@ -407,7 +407,8 @@ def _spec_difference(own: ElasticSpec, other_spec: ElasticSpec) -> str:
 def _handle_loss(transition: Transition, id_: str, reason: Reason) -> None:
     """Remove a lost member. If its world trains, stop the round; the loss then explains failures of other processes.
 
-    reason: MEMBER_LOST or MEMBER_SILENT. Does nothing for an unknown member.
+    The round continues if the member is done, or was leaving and has no processes. reason: MEMBER_LOST or
+    MEMBER_SILENT. Does nothing for an unknown member.
     """
     member_state = transition.members.pop(id_, None)
     if member_state is None:
@@ -445,7 +446,7 @@ def _fence_loss(transition: Transition, member_state: MemberState) -> Fencing:
 
 
 def _handle_message(transition: Transition, id_: str, member_state: MemberState, message: object) -> None:
-    """Handle a message of a present member. Ignore messages about a round of which it has no processes."""
+    """Handle a message of a present member. Ignore a message that does not fit the round of the member's processes."""
     match message:
         case Heartbeat():
             record_heartbeat(transition, id_, member_state, message)

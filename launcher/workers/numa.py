@@ -109,7 +109,7 @@ def _cpu(files: Mapping[str, str], number: int, node: int) -> Cpu:
     return Cpu(number, node, int(socket) if socket.lstrip("-").isdecimal() else 0, min(cores), min(cache))
 
 
-def visible(devices: Sequence[Device], chosen: str | None) -> tuple[Device, ...] | NotBound:
+def visible_devices(devices: Sequence[Device], chosen: str | None) -> tuple[Device, ...] | NotBound:
     """Return the devices that CUDA_VISIBLE_DEVICES names, in its order; NotBound for an unknown name.
 
     chosen: its text; None if it is not set, for all devices.
@@ -222,7 +222,8 @@ _FILE_PATTERNS = (
 def read_machine(root: Path = Path("/"), chosen: str | None = None) -> Machine | NotBound:
     """Read the CPUs and devices of the machine from /sys and /proc below `root`.
 
-    chosen: the text of CUDA_VISIBLE_DEVICES, None if it is not set.
+    chosen: the text of CUDA_VISIBLE_DEVICES, None if it is not set. NotBound if that text names an unknown device, or
+    if no NUMA node of a usable CPU is known.
     """
     base = root / "sys/devices/system"
     files = {
@@ -231,7 +232,7 @@ def read_machine(root: Path = Path("/"), chosen: str | None = None) -> Machine |
         for file in base.glob(glob)
         if (text := _text(file))
     }
-    devices = visible(gpus(root), chosen)
+    devices = visible_devices(gpus(root), chosen)
     if isinstance(devices, NotBound):
         return devices
     return machine(files, os.sched_getaffinity(0), devices)

@@ -40,9 +40,9 @@ from turnout.launcher.workers.worker_spec import (
     Exited,
     JobVariables,
     SpawnSpec,
-    common,
-    of_process,
-    of_rank,
+    arguments_of_rank,
+    common_environment,
+    process_environment,
 )
 
 _COMMAND_KINDS = {
@@ -93,7 +93,7 @@ class CountedProgress(WorkerProgress):
 
     def steps(self) -> tuple[int, int]:
         """Return the newest step that all processes have done, and the newest saved one; -1 for none."""
-        return (-1, -1) if self.counters is None else (self.counters.done(), self.counters.saved())
+        return (-1, -1) if self.counters is None else (self.counters.done_step(), self.counters.saved_step())
 
     def rank_zero(self) -> RankZero | None:
         """Return the progress of the process of rank 0, None if it does not run here."""
@@ -139,8 +139,8 @@ class DaemonMemory(WorkerMemory):
     async def restore(self, formed: Formed) -> None:
         """Let the daemon prepare the step that the world restores: fetch missing shards into memory.
 
-        Raises FetchFailed if one of them cannot be fetched. After a failed fetch, this member reports FETCH_DISABLED
-        until a fetch is not needed.
+        Raises FetchFailed if one of them cannot be fetched. Then this member reports FETCH_DISABLED until a later call
+        succeeds. Raises OSError if a daemon is needed and cannot be started.
         """
         restore_place = RestorePlace(
             formed.round,
@@ -214,7 +214,7 @@ class WorkerBackend(Protocol):
         all members read, after all have reported.
         """
 
-    async def ended(self) -> tuple[Exited, ...]:
+    async def wait_ended(self) -> tuple[Exited, ...]:
         """Wait for the first failure, or for all processes to succeed. Return the ended ones, the first one first."""
 
     async def stop(self, grace_s: float | None = None, sig: int = signal.SIGTERM) -> tuple[Exited, ...]:
@@ -247,7 +247,7 @@ class WorkerGroup(WorkerBackend):
         token: bytes = b"",
     ) -> None:
         self._settings, self.processes, self._log_event, self._hostname = settings, processes, log_event, hostname
-        self._env = common(env, processes)
+        self._env = common_environment(env, processes)
         self._job = JobVariables(
             settings.rendezvous.run,
             settings.command.role,
@@ -275,7 +275,10 @@ class WorkerGroup(WorkerBackend):
         )
 
     async def warm(self) -> None:
-        """Import modules ahead while other members are still joining."""
+        """Start to import modules ahead while other members are still joining, and listen for the checkpoint daemon.
+
+        Raises OSError if the daemon's socket cannot be made, or if a daemon is needed now and cannot be started.
+        """
         await self._daemon.listen()
         await self._backend.warm_parent.start()
 
@@ -326,10 +329,10 @@ class WorkerGroup(WorkerBackend):
         """
         command, rank = self._settings.command, formed.first_rank + local_rank
         errors = error_file(attempt, local_rank)
-        env = of_process(self._env, self._job, formed, self.processes, local_rank, error_file=errors)
+        env = process_environment(self._env, self._job, formed, self.processes, local_rank, error_file=errors)
         env |= {PROGRESS: str(counters.paths[local_rank]), **self._daemon.environment, **self._stored}
         out, err = streams_of(self._outputs, attempt, local_rank, rank=rank, hostname=self._hostname)
-        argv = of_rank((command.program, *command.arguments), local_rank)
+        argv = arguments_of_rank((command.program, *command.arguments), local_rank)
         return SpawnSpec(
             local_rank,
             argv,
@@ -346,7 +349,7 @@ class WorkerGroup(WorkerBackend):
     def _cpus(self, local_rank: int) -> tuple[int, ...]:
         """Return the CPUs to which a process is bound; empty for all.
 
-        A binding that is not possible is logged once per host.
+        A binding that is not possible is logged for local rank 0 only.
         """
         binding = self._settings.start.numa
         if not binding:
@@ -363,9 +366,9 @@ class WorkerGroup(WorkerBackend):
             return ()
         return bound.cpus
 
-    async def ended(self) -> tuple[Exited, ...]:
+    async def wait_ended(self) -> tuple[Exited, ...]:
         """Wait for the first failure, or for all processes to succeed."""
-        return await self._backend.ended()
+        return await self._backend.wait_ended()
 
     async def stop(self, grace_s: float | None = None, sig: int = signal.SIGTERM) -> tuple[Exited, ...]:
         """Signal all training processes, and kill those that remain after `grace_s` seconds. None: the default time.
@@ -387,7 +390,7 @@ class WorkerGroup(WorkerBackend):
 
 def first_failure(ended: Sequence[Exited]) -> tuple[int, str]:
     """Return the local rank of the first failed process, and how it failed in words. ended: at least one failed."""
-    first = next(each for each in ended if each.failed)
+    first = next(each for each in ended if each.has_failed)
     return first.local_rank, str(first)[:1_000]
 
 

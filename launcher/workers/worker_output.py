@@ -86,7 +86,7 @@ def _prefix(outputs: Outputs, local_rank: int, rank: int, hostname: str) -> str:
     return Template(outputs.template).safe_substitute(values)
 
 
-def prefixed_and_selected(stream: Stream, lines: Sequence[str]) -> tuple[str, str]:
+def prefix_and_select(stream: Stream, lines: Sequence[str]) -> tuple[str, str]:
     """Return (all new lines with the prefix, those of them that contain one of the stream's needles), each as one text.
 
     lines: with their line ends.
@@ -162,7 +162,7 @@ class _Tail:
             lines, self._partial_line = [*lines, self._partial_line], ""
         if not lines:
             return
-        shown, selected = prefixed_and_selected(self._stream, [f"{line}\n" for line in lines])
+        shown, selected = prefix_and_select(self._stream, [f"{line}\n" for line in lines])
         self._to.write(shown)
         self._to.flush()
         if selected:

@@ -135,7 +135,8 @@ class ForkserverClient:
     async def stop(self, sig: int, grace_s: float) -> Stopped | None:
         """Stop all descendants of the parent: send `sig`, and kill those that remain after `grace_s` seconds.
 
-        None if the parent has died or does not answer in time; then it is killed too.
+        None if the parent has died, if it is not ready and has no processes, or if it does not answer within `grace_s`
+        and `stuck_s` seconds; in the last case it is killed too.
         """
         if self.ended.is_set() or (self._started is None and not self.ready.done()):
             return None  # it may not have read a request to start them: those are stopped too
@@ -344,7 +345,7 @@ class RoundExits:
 
     async def wait(self) -> None:
         """Wait until a process has failed or all have ended."""
-        while not any(each.failed for each in self._exits.values()) and len(self._exits) < len(self._specs):
+        while not any(each.has_failed for each in self._exits.values()) and len(self._exits) < len(self._specs):
             self._changed.clear()
             await self._changed.wait()
 
@@ -355,7 +356,12 @@ class RoundExits:
         """
         for rank, exited in list(self._exits.items()):
             file = self._specs[rank].error_file
-            if exited.failed and file and not exited.error_file and (raw := await asyncio.to_thread(read_error, file)):
+            if (
+                exited.has_failed
+                and file
+                and not exited.error_file
+                and (raw := await asyncio.to_thread(read_error, file))
+            ):
                 self._exits[rank] = replace(exited, error=error_text(raw), error_file=file)
         return tuple(self._exits.values())
 
@@ -364,9 +370,9 @@ class WorkerProcesses:
     """Runs the processes of one agent. Each round calls start, ended and stop.
 
     fork: use a warm forkserver, which has imported the modules in `preload`. shutdown_timeout_s: default time between
-    SIGTERM and SIGKILL. env: what the processes' environments share (`worker_spec.common`); also the forkservers'
-    environment, None for the agent's own. stuck_s: time for a killed process to end and for a forkserver to answer.
-    patience_s: time for the imports.
+    SIGTERM and SIGKILL. env: what the processes' environments share (`worker_spec.common_environment`); also the
+    forkservers' environment, None for the agent's own. stuck_s: time for a killed process to end and for a forkserver
+    to answer. patience_s: time for the imports.
     """
 
     def __init__(
@@ -464,7 +470,7 @@ class WorkerProcesses:
         if parent is self.warm_parent.parent:
             await self.warm_parent.replace()
 
-    async def ended(self) -> tuple[Exited, ...]:
+    async def wait_ended(self) -> tuple[Exited, ...]:
         """Wait until a process has failed or all have succeeded. Return the ended processes, the first one first."""
         await self._exits.wait()
         if self._tails is not None:

@@ -83,7 +83,7 @@ class Exited:
     stuck: bool = False  # it was killed, but the kernel does not let it end
 
     @property
-    def failed(self) -> bool:
+    def has_failed(self) -> bool:
         """True if it ended with anything but exit code 0."""
         return self.code != 0
 
@@ -110,7 +110,7 @@ def command(spec: SpawnSpec, python: str) -> tuple[str, ...]:
             return (*unbuffered, *spec.argv)
 
 
-def of_rank(argv: Sequence[str], local_rank: int) -> tuple[str, ...]:
+def arguments_of_rank(argv: Sequence[str], local_rank: int) -> tuple[str, ...]:
     """Return the arguments of one process: `${local_rank}` is replaced, like in torchelastic; every other $ stays."""
     return tuple(Template(word).safe_substitute(local_rank=local_rank) for word in argv)
 
@@ -167,7 +167,7 @@ class JobVariables:
     most_workers: int = 1  # in its largest world
 
 
-def common(own: Mapping[str, str], processes: int) -> dict[str, str]:
+def common_environment(own: Mapping[str, str], processes: int) -> dict[str, str]:
     """Return the environment variables that all processes of an agent share.
 
     own: the agent's environment. processes: how many it starts. If several, OMP_NUM_THREADS is 1 unless the user set
@@ -179,7 +179,7 @@ def common(own: Mapping[str, str], processes: int) -> dict[str, str]:
     return env
 
 
-def of_process(
+def process_environment(
     shared: Mapping[str, str],
     job: JobVariables,
     formed: Formed,
@@ -188,7 +188,9 @@ def of_process(
     *,
     error_file: str = "",
 ) -> dict[str, str]:
-    """Build the whole environment of one process. shared: from `common`. processes: how many this agent has.
+    """Build the whole environment of one process.
+
+    shared: from `common_environment`. processes: how many this agent has.
 
     The restart count is the job's, the same on every agent. Raises BadElasticSpec if `virtual_local_rank` has no device
     for it.
@@ -247,7 +249,7 @@ def _one_device(shared: Mapping[str, str], local_rank: int) -> dict[str, str]:
     return {"LOCAL_RANK": "0", name: devices[local_rank].strip()}
 
 
-def read_at_import(name: str) -> bool:
+def is_read_at_import(name: str) -> bool:
     """Return True if this variable is read once, when an interpreter starts or a library is imported."""
     if name.startswith(_READ_LATER):
         return False
@@ -268,7 +270,7 @@ def why_not_forkable(spec: SpawnSpec, forkserver_env: Mapping[str, str], python:
     names = sorted(
         name for name in forkserver_env.keys() | spec.env.keys() if forkserver_env.get(name) != spec.env.get(name)
     )
-    if differing := [name for name in names if read_at_import(name)]:
+    if differing := [name for name in names if is_read_at_import(name)]:
         return f"read at import and different: {', '.join(differing)}"
     return ""
 

@@ -60,7 +60,7 @@ _JOIN = coordinator_messages.Join(
     2, "job", b"n" * 16, b"p" * 32, _MEMBER, ElasticSpec(), coordinator_messages.LastWorld(), RestartBudget()
 )
 _RECORD = arena_layout.ShardRecord(7, 3, 1, 0, 2, arena_layout.PAGE_BYTES, 1 << 20)
-_OFFER = peer_connection.Offer(0, 3, peer_connection.packed(_RECORD), b"12345678", -1)
+_OFFER = peer_connection.Offer(0, 3, peer_connection.pack_record(_RECORD), b"12345678", -1)
 _POD = {"metadata": {"name": "a-0", "namespace": "team", "uid": "u", "labels": {"a": "b"}}, "spec": {"containers": []}}
 _NOTE = manifest.ShardNote(
     "job", 3, 1, 2, manifest.StoredShard("shard-0", 0, 4_096, 64, manifest.sum_of_sums((1,)), (1,))
@@ -173,8 +173,8 @@ READERS = (
     ),
     Reader(
         "a record of an arena",
-        (peer_connection.packed(_RECORD),),
-        peer_connection.unpacked,
+        (peer_connection.pack_record(_RECORD),),
+        peer_connection.unpack_record,
         (LauncherError,),
     ),
     Reader(

@@ -53,8 +53,8 @@ class HangingWorld:
             watching.begin(RunningWorkers(watched, self._processes.pids, 0, self._ranks))
             async with asyncio.timeout(limit_s):
                 if hangs < 0:
-                    ended = await self._processes.ended()
-                    assert not any(each.failed for each in ended), [each.error or str(each) for each in ended]
+                    ended = await self._processes.wait_ended()
+                    assert not any(each.has_failed for each in ended), [each.error or str(each) for each in ended]
                 else:
                     await self._stacks_taken.wait()
             return max(progress.beat_s for progress in watched.progress())

@@ -64,7 +64,7 @@ class SimulatedNodes:
             rounds.append(answer)
             if len(rounds) > maximum:
                 raise RuntimeError(f"more than {maximum} rounds: {self}")
-            check = check.after(tuple(self.measure(group, len(rounds)) for group in answer))
+            check = check.add_round(tuple(self.measure(group, len(rounds)) for group in answer))
         return answer, rounds
 
 

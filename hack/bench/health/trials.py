@@ -107,7 +107,7 @@ def judge_with_both_rules(cluster: SimulatedNodes) -> NodeCheckTrial:
         if isinstance(answer, Verdict):
             return NodeCheckTrial(cluster, answer, tuple(rounds), check_nodes(cluster), decided_s)
         rounds.append(answer)
-        check = check.after(tuple(cluster.measure(group, len(rounds)) for group in answer))
+        check = check.add_round(tuple(cluster.measure(group, len(rounds)) for group in answer))
 
 
 def ours(trial: NodeCheckTrial) -> NodeFindings:

@@ -16,7 +16,7 @@ from torch.distributed.elastic.rendezvous import api
 
 from turnout.launcher.agent.start_agent import run_agent
 from turnout.launcher.coordinator_messages import Formed
-from turnout.launcher.errors import BadElasticSpec, BadSettings, LauncherError
+from turnout.launcher.errors import BadElasticSpec, BadSettings
 from turnout.launcher.event_log import log_to
 from turnout.launcher.model import PORT, ElasticSpec, Exit
 from turnout.launcher.settings import Command, LockKind, PlaceSettings, RendezvousSettings, Settings
@@ -42,7 +42,7 @@ class TorchAgentWorkers(WorkerBackend):
         self._free.clear()
         self.formed.put_nowait(formed)
 
-    async def ended(self) -> tuple[Exited, ...]:
+    async def wait_ended(self) -> tuple[Exited, ...]:
         """Wait until torch's agent returns by itself, which means that a process failed or all are done."""
         assert self._ended is not None
         return await asyncio.shield(self._ended)
@@ -89,7 +89,7 @@ class BackgroundAgent:
         asyncio.set_event_loop(self.loop)
         try:
             self.over.set_result(self.loop.run_until_complete(self._attend(settings)))
-        except (LauncherError, OSError) as error:
+        except BaseException as error:  # without a result, torch's agent would wait for ever
             self.over.set_exception(error)
         finally:
             self.loop.close()
@@ -170,7 +170,7 @@ log = logging.getLogger("turnout.launcher")
 
 
 class TurnoutRendezvous(api.RendezvousHandler):  # type: ignore[misc, unused-ignore]
-    """Torch's rendezvous handler over a BackgroundAgent."""
+    """Torch's rendezvous handler over a BackgroundAgent. Raises ValueError for parameters that are out of bounds."""
 
     def __init__(self, parameters: Any) -> None:
         self._run, self._closed = parameters.run_id, False
@@ -190,7 +190,7 @@ class TurnoutRendezvous(api.RendezvousHandler):  # type: ignore[misc, unused-ign
         agent.
 
         If the host of the round's store is lost before it answers, this is logged, and the round after it is joined.
-        Raises the errors of `_formed`.
+        Raises RendezvousConnectionError if the agent failed, and RendezvousClosedError if the job is over.
         """
         thread = self._thread
         while True:

@@ -136,7 +136,7 @@ class Arena:
             self._ready[generation] = size
         return is_mapped
 
-    def ready(self, generation: int, size: int) -> bool:
+    def is_mapped(self, generation: int, size: int) -> bool:
         """Return True if the pages of `size` bytes of a generation are mapped in this process.
 
         If not, writing through the file is faster than through the mapping.
@@ -165,14 +165,17 @@ class Arena:
             return memoryview(mapping)[:size]
 
     def claim(self) -> bool:
-        """Become the writer until close() or the end of this process. False if another living process is the writer."""
+        """Become the writer until close() or the end of this process. Return False if another living process, or
+        another Arena object, is the writer, or if this process was forked after the arena was opened.
+        """
         return self._locks.claim()
 
     def begin(self, record: ShardRecord) -> int | None:
         """Choose a generation for a save, allocate its memory and mark it WRITING; return it.
 
-        record: of the save; its epoch is ignored. Returns None if no generation may be overwritten. Raises ArenaBusy if
-        another process is the writer, and NoMemory, without any change, if no free generation gets enough memory.
+        record: of the save; its epoch is ignored. Call seal() or discard() afterwards. Returns None if no generation
+        may be overwritten. Raises ArenaBusy if claim() fails, and NoMemory, without any change, if no free generation
+        gets enough memory.
         """
         if not self.claim():
             raise ArenaBusy(
@@ -313,7 +316,7 @@ class Arena:
 
     def close(self) -> None:
         """Close the arena; the file stays. Existing views stay readable."""
-        with self._room.closed():
+        with self._room.stop():
             self._close()
 
     def _close(self) -> None:
@@ -420,8 +423,8 @@ def _age(arena: Arena) -> tuple[int, int]:
 def abandoned_arenas(folder: Path, run: str, worker: str) -> Iterator[Path]:
     """Yield the paths of unused arenas of another boot, and of this worker in another run, for the caller to remove.
 
-    folder: of the arenas. run: the job's id. worker: the worker's name, which ends at the slash: in a job without a
-    name, a hash of the command follows it.
+    folder: of the arenas. run: the job's id. worker: the worker's name. In a job without a name, a slash and a hash of
+    the command follow it; arenas with another hash are yielded too.
     """
     boot, name = boot_id(), worker.partition("/")[0]
     for path in leftovers(folder, ""):

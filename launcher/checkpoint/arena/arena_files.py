@@ -40,7 +40,7 @@ from turnout.launcher.checkpoint.format.arena_layout import (
 )
 from turnout.launcher.checkpoint.format.memory_budget import Limits
 from turnout.launcher.env import MEMORY
-from turnout.launcher.errors import BadCheckpoint, NoMemory
+from turnout.launcher.errors import BadCheckpoint, NewerFormat, NoMemory
 
 _GROUPS = Path("/sys/fs/cgroup")
 
@@ -219,8 +219,8 @@ def _sweep(parent: Path) -> None:
 
 
 def _remove(folder: Path) -> None:
-    """Delete a folder of arenas whose owner has ended. Raises OSError if a living owner holds its lock, or if the
-    folder has no file of its owner. Errors of the deletion are ignored.
+    """Delete a private folder whose process has ended. Raises OSError if a living process holds its lock, or if the
+    folder has no lock file. Errors of the deletion are ignored.
     """
     owner = os.open(folder / _OWNER, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
@@ -284,8 +284,8 @@ def make(folder: Path, identity: Identity) -> tuple[Path, int]:
 def open_arena_file(path: Path) -> tuple[int, Identity]:
     """Open an arena of this user; return its file descriptor and what its first page says.
 
-    Raises BadCheckpoint if the file is missing, is no arena, or is of another user or mode, and NewerFormat for one of
-    a newer format.
+    Raises BadCheckpoint if the file is missing, is no arena, or is of another user or mode, and NewerFormat for an
+    arena of a newer format.
     """
     try:
         file = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
@@ -299,6 +299,9 @@ def open_arena_file(path: Path) -> tuple[int, Identity]:
         identity = read_identity(os.pread(file, PAGE_BYTES, 0))
         if about.st_size < table_at(identity.count):
             raise BadCheckpoint(f"{path} is too short for {identity.count} generations")
+    except NewerFormat as error:
+        os.close(file)
+        raise NewerFormat(f"{path}: {error.what}", error.format, error.known) from error
     except BadCheckpoint as error:
         os.close(file)
         raise error if str(path) in str(error) else BadCheckpoint(f"{path}: {error}") from error
@@ -344,7 +347,9 @@ class ArenaLocks:
         return self._writer
 
     def lock_allocation(self) -> bool:
-        """Lock the allocation of the arena's memory until unlock_allocation(). False if another process holds it."""
+        """Lock the allocation of the arena's memory until unlock_allocation(). Return False if another process holds
+        the lock. True without a lock after close() and in a forked process.
+        """
         return self._file < 0 or linux.try_lock(self._file, ALLOCATOR, exclusive=True)
 
     def unlock_allocation(self) -> None:
@@ -457,8 +462,8 @@ class ShmAllocation:
     def allocator(self) -> Iterator[Take]:
         """Lock the allocation within a block, and yield the function that allocates a byte range (`_allocate`).
 
-        Raises NoMemory if another process holds the lock for ALLOCATE_S. If the function raises NoMemory, no more
-        memory is allocated than before.
+        Raises NoMemory if another process holds the lock for ALLOCATE_S seconds, or while the arena is closed. If the
+        function raises NoMemory, no more memory is allocated than before, unless the arena was closed meanwhile.
         """
         with self._guard:
             until_s = time.monotonic() + ALLOCATE_S
@@ -474,9 +479,9 @@ class ShmAllocation:
     def _allocate(self, purpose: str, offset: int, reserved_bytes: int, size: int) -> None:
         """Allocate the rest of a byte range of the file.
 
-        Raises NoMemory, and frees the new part, if the machine or the file system lacks the space. purpose: the use of
-        the range, for the message. offset: its first byte. reserved_bytes: allocated already, from `offset` on.
-        size: of the whole range, in bytes.
+        Raises NoMemory, and frees the new part, if the machine or the file system lacks the space. Also raises it if
+        the arena is closed; then the new part stays. purpose: the use of the range, for the message. offset: its first
+        byte. reserved_bytes: allocated already, from `offset` on. size: of the whole range, in bytes.
         """
         available = self._look(self._path.parent).available_bytes
         if available is not None and size - reserved_bytes > available:
@@ -504,7 +509,7 @@ class ShmAllocation:
             ) from error
 
     @contextmanager
-    def closed(self) -> Iterator[None]:
+    def stop(self) -> Iterator[None]:
         """Stop allocations, and wait until one in progress has ended, before the block runs."""
         self._closing = True
         with self._guard:

@@ -1,6 +1,6 @@
 """Copies bytes into an arena at memory speed, with a few threads that do not need the interpreter.
 
-If the mapping's pages exist (arena.ready()), several threads copy through the mapping. Otherwise one thread writes
+If the mapping's pages exist (Arena.is_mapped()), several threads copy through the mapping. Otherwise one thread writes
 through the file, which causes no page faults; the kernel admits one writer at a time. Source: docs/facts/launcher.md 0,
 §4; torch's own threads fall to a quarter of this where the cores are busy
 """
@@ -50,7 +50,8 @@ class Copier:
         """Start to copy pieces of memory, given as (target address, source address, bytes). Call wait() afterwards.
 
         Both ends of each piece must stay valid until then. background: one thread copies until wait() is called, which
-        helps. Otherwise all threads copy, including the one that calls wait().
+        helps if `threads` is more than 1. Otherwise all threads copy, including the one that calls wait(). Raises
+        ValueError for a negative address or size.
         """
         self._waiting_parts.extend(self._parts(_rows(pieces), 1 if background else _MIN_RUN))
         for _ in range(1 if background else min(self._threads, len(self._waiting_parts)) - 1):
@@ -93,7 +94,8 @@ class Copier:
         self._running.append(self._pool.submit(_write, file, _rows(pieces)))
 
     def wait(self) -> None:
-        """Copy the remaining parts in this thread too, and wait until all pieces are copied or written.
+        """Wait until all pieces are copied or written. Copy parts in this thread too, if fewer than `threads` threads
+        run.
 
         If a thread failed, raise the first error after all threads have stopped.
         """
@@ -111,7 +113,7 @@ class Copier:
                 raise each
 
     def close(self) -> None:
-        """Stop the threads after their current work."""
+        """Wait for the current work, and stop the threads."""
         self._pool.shutdown()
 
 
@@ -144,8 +146,11 @@ class _Cuts:
         return np.stack([rows[self.piece, 0] + self.into, rows[self.piece, 1] + self.into, self.lengths], axis=1)
 
 
-def even(rows: Rows, count: int) -> list[Rows]:
-    """Divide the pieces into `count` parts of equal size, +-1 byte, in the same order. A piece on a border is cut."""
+def divide_evenly(rows: Rows, count: int) -> list[Rows]:
+    """Divide the pieces into `count` parts of equal size, +-1 byte, in the same order. A piece on a border is cut.
+
+    Parts without bytes are omitted.
+    """
     cuts = _Cuts.of(rows[:, 2], count)
     cut = cuts.cut(rows)
     return [cut[start:end] for start, end in pairwise(cuts.borders) if start < end]

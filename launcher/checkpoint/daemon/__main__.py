@@ -37,7 +37,7 @@ async def _next_message(reader: asyncio.StreamReader) -> Message | None:
 
 
 async def _serve_until_end(listener: socket.socket, endpoint: socket.socket | None, daemon: CheckpointDaemon) -> None:
-    """Serve training processes until the agent closes its pipe or says the end, then end the daemon.
+    """Serve training processes until the agent closes its pipe or sends End, then end the daemon.
 
     listener: of training processes. endpoint: listens for other workers' daemons; None for no replicas. The arenas are
     removed only if the agent's last message says that the job is done.
@@ -61,7 +61,7 @@ async def _serve_until_end(listener: socket.socket, endpoint: socket.socket | No
 async def _start_daemon(
     listener: socket.socket, endpoint: socket.socket | None, options: argparse.Namespace, log_event: EventLog
 ) -> None:
-    """Create the daemon from its options and serve both sockets until it ends.
+    """Create the daemon from the command line's options, and serve both sockets until the agent ends.
 
     listener: the socket for training processes. endpoint: the socket for other daemons, None for none.
     """
@@ -73,22 +73,22 @@ async def _start_daemon(
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the daemon until its agent ends; return 0. argv: None for the arguments of this process. Logs to stderr."""
     parser = argparse.ArgumentParser(
-        prog="turnout-checkpoint-daemon", description="Looks after the memory of one worker."
+        prog="turnout-checkpoint-daemon", description="Keeps the checkpoints of one worker in memory."
     )
-    parser.add_argument("--listen", type=int, required=True, metavar="FD", help="a socket that listens")
-    parser.add_argument("--peer-listen", type=int, metavar="FD", help="another, for the daemons of other workers")
-    parser.add_argument("--reports", type=int, metavar="FD", help="a pipe for the ends of saves")
-    parser.add_argument("--folder", type=Path, required=True, help="where arenas lie")
+    parser.add_argument("--listen", type=int, required=True, metavar="FD", help="listens for training processes")
+    parser.add_argument("--peer-listen", type=int, metavar="FD", help="listens for the daemons of other workers")
+    parser.add_argument("--reports", type=int, metavar="FD", help="a pipe on which the ends of saves are reported")
+    parser.add_argument("--folder", type=Path, required=True, help="folder of the arenas")
     parser.add_argument("--run", required=True, help="the job's id")
     parser.add_argument("--worker", required=True, help="the worker's name")
-    parser.add_argument("--nice", type=int, default=10, help="how much training goes first, 0 to 19")
+    parser.add_argument("--nice", type=int, default=10, help="niceness, 0 to 19; training has 0 (default: 10)")
     rate = os.environ.get(PERSIST_BYTES_S) or "0"
     parser.add_argument(
-        "--bytes-s", type=float, default=rate, help=f"to storage, 0 for no limit; else {PERSIST_BYTES_S}"
+        "--bytes-s", type=float, default=rate, help=f"bytes/s to storage, 0: no limit; default: {PERSIST_BYTES_S}"
     )
     rate = os.environ.get(REPLICATE_BYTES_S) or "0"
     parser.add_argument(
-        "--copied-s", type=float, default=rate, help=f"bytes/s to others, 0: no limit; else {REPLICATE_BYTES_S}"
+        "--copied-s", type=float, default=rate, help=f"bytes/s to others, 0: no limit; default: {REPLICATE_BYTES_S}"
     )
     options = parser.parse_args(argv)
     handler = logging.StreamHandler(sys.stderr)

@@ -97,7 +97,10 @@ class ChildDaemon:
         return None if self._process is None else self._process.pid
 
     async def listen(self) -> None:
-        """Create the socket. Start the daemon at once if this worker already has arenas."""
+        """Create the socket. Start the daemon at once if this worker already has arenas.
+
+        Raises OSError if the socket cannot be created or the daemon cannot be started. A second call does nothing.
+        """
         if self._listener is not None:
             return
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -126,7 +129,7 @@ class ChildDaemon:
         asyncio.get_running_loop().remove_reader(self._listener.fileno())
 
     async def start_if_any(self) -> None:
-        """Start the daemon, if it does not run, if arenas of an earlier agent or of a dead daemon exist."""
+        """Start the daemon if it does not run and this worker has arenas, of an earlier agent or of a dead daemon."""
         if self._listener is None or self._process is not None:
             return
         if await asyncio.to_thread(find, self._memory, self._run, self._worker, replicas=None):
@@ -135,7 +138,8 @@ class ChildDaemon:
     async def start(self) -> None:
         """Start the checkpoint daemon as a child process, unless it runs already or this client is closed.
 
-        The child inherits the listening sockets. A task that restarts a dead daemon is started too.
+        The child inherits the listening sockets. A task that restarts a dead daemon is started too. Raises OSError if
+        the process cannot be started.
         """
         async with self._starting:
             if self._listener is None or self._process is not None:
@@ -257,8 +261,8 @@ class AgentClient:
         The daemon also writes that step to storage. step: -1 if members load from storage instead. Then persist_step is
         the newest step that all members held, which the daemon writes to storage before the load, -1 for none.
         restore_place: this member's place in the round, and where to fetch. Raises FetchFailed if a shard cannot be
-        fetched, or if a daemon that has to fetch does not answer; a retry in this round cannot succeed. If nothing is
-        to be fetched, a daemon that is missing or does not answer raises nothing.
+        fetched, or if a daemon that has to fetch does not answer; a retry in this round cannot succeed. Raises OSError
+        if that daemon cannot be started. If nothing is to be fetched, a missing or silent daemon raises nothing.
         """
         self._daemon.trust = Trust(
             self._daemon.trust.token, step, msgspec.structs.replace(restore_place, fetch_from=())

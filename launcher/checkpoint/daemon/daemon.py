@@ -55,7 +55,7 @@ from turnout.launcher.checkpoint.format.daemon_messages import (
 )
 from turnout.launcher.checkpoint.replication.replicator import Replicator
 from turnout.launcher.checkpoint.storage.posix_store import open_store
-from turnout.launcher.checkpoint.storage.step_reader import newest
+from turnout.launcher.checkpoint.storage.step_reader import newest_manifest
 from turnout.launcher.coordinator_messages import HeldStep, RestorePlace
 from turnout.launcher.errors import BadFrame, LauncherError, NewerFormat, NoMemory, StorageFailed
 from turnout.launcher.event_log import EventLog
@@ -166,7 +166,9 @@ class Session:
         self._newest_epoch = max(self._newest_epoch, save.epoch)
         pinned = await rank_store.pin_save(save)
         if pinned is None:
-            self._send_message(SaveFailed(save.step, "overwritten", "a newer save was there before it was heard of"))
+            self._send_message(
+                SaveFailed(save.step, "overwritten", "a newer save overwrote it before this message arrived")
+            )
             for tier in (SaveTier.MEMORY, *([SaveTier.STORAGE] if save.target and not save.later else [])):
                 end = SaveEnded(save.step, self._round, self._rank, tier, SaveOutcome.SUPERSEDED)
                 self._daemon.report_save(msgspec.structs.replace(end, announced_s=time.time()))
@@ -267,8 +269,8 @@ class RankStores:
         """List the hashed steps of which all local ranks below `ranks` hold their shard, newest first, 16 at most.
 
         ranks: number of local ranks. If the shard of local rank 0 was saved as the only one of its world, as a state
-        that is the same on every rank is, it is enough; rank and ranks of its HeldStep are 0. Waits for running checks
-        first: generations whose bytes do not match their checksums are discarded.
+        that is the same on every rank is, it is enough; rank and ranks of its HeldStep are 0. First waits for running
+        checks and hashes sealed saves; generations whose bytes do not match their checksums are discarded.
         """
         if self.checks:
             await asyncio.wait(list(self.checks))
@@ -504,7 +506,7 @@ async def stored_step(target: str, log_event: EventLog) -> StoredStep:
         return StoredStep()
     try:
         async with asyncio.timeout(LIST_STORAGE_S):
-            manifest = await asyncio.to_thread(lambda: newest(open_store(target), log_event))
+            manifest = await asyncio.to_thread(lambda: newest_manifest(open_store(target), log_event))
     except (NewerFormat, StorageFailed, TimeoutError) as error:
         log_event("storage_behind", {"target": target, "why": str(error) or f"no answer within {LIST_STORAGE_S:g} s"})
         return StoredStep()
@@ -560,7 +562,8 @@ class LocalConnections:
     async def _answer(self, session: Session, message: ToDaemon) -> tuple[ToClient | None, bool]:
         """Return the answer to a message, None for none, and True if the connection stays open.
 
-        An unexpected error is logged and sent back. Raises BadFrame for a message that is not allowed here.
+        An unexpected error is logged and sent back as RequestRefused, and the connection is to be closed. Raises
+        BadFrame for a message that is not allowed here.
         """
         try:
             return await session.handle(message), True

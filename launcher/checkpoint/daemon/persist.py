@@ -27,7 +27,7 @@ from turnout.launcher.checkpoint.format.manifest import (
     MAX_BYTES,
     Manifest,
     ShardNote,
-    complete,
+    complete_manifest,
     read_note,
     retention_rule,
     write,
@@ -232,10 +232,10 @@ class Commit:
                 continue
             if self._other_notes.get(name) != about or about.modified_s is None:
                 self._read_note(name, rank, about)
-        manifest = complete(self._complete_notes(files), self._step, self._round, self._world)
+        manifest = complete_manifest(self._complete_notes(files), self._step, self._round, self._world)
         return self._write(manifest) if manifest else None
 
-    def missing(self) -> tuple[int, ...]:
+    def missing_ranks(self) -> tuple[int, ...]:
         """List the ranks without a valid note of this save at the last try, at most 16, for the log."""
         absent = (rank for rank in range(self._world) if rank not in self._notes)
         return tuple(rank for rank, _ in zip(absent, range(16), strict=False))
@@ -356,7 +356,7 @@ class CommitCoordinator:
                         await given_up.wait()
                 if given_up.is_set() or time.monotonic() > min(until_s, self._until_s):
                     break
-            self._log_event("checkpoint_incomplete", {"step": record.step, "missing": list(commit.missing())})
+            self._log_event("checkpoint_incomplete", {"step": record.step, "missing": list(commit.missing_ranks())})
         except StorageFailed as error:
             self._log_event("commit_failed", {"step": record.step, "detail": str(error)})
         finally:

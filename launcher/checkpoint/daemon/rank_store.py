@@ -24,7 +24,7 @@ from turnout.launcher.checkpoint.format.arena_layout import (
     Identity,
     ShardRecord,
     SlotState,
-    newest,
+    newest_generation,
     slot_to_write,
 )
 from turnout.launcher.checkpoint.format.daemon_messages import Save
@@ -74,11 +74,11 @@ class PersistQueue:
         return True
 
     async def wait_turn(self, epoch: int) -> None:
-        """Wait for the turn to write this save; call done() afterwards. Raises DroppedSave if it was dropped."""
+        """Wait for the turn to write this save; call end_turn() afterwards. Raises DroppedSave if it was dropped."""
         while not self.try_begin(epoch):
             await self._changed.wait()
 
-    def done(self) -> None:
+    def end_turn(self) -> None:
         """End the turn: the write succeeded or failed."""
         self._writing_epoch = None
         self._notify()
@@ -315,8 +315,9 @@ class RankStore:
     async def reserve(self, size: int, generations: int) -> Arena:
         """Return the arena, with memory for one save of `size` bytes now, and soon for all generations.
 
-        generations: limited to MAX_GENERATIONS. Creates the arena at the first call. Raises NoMemory if the memory for
-        all generations does not fit, before any is allocated. Replicas of earlier rounds are freed before it is raised.
+        Creates the arena at the first call, with MAX_GENERATIONS generations at most; a later call cannot add any.
+        Raises NoMemory if the memory for all generations does not fit, before any is allocated. Replicas of earlier
+        rounds are freed before it is raised.
         """
         count = min(max(generations, 2), MAX_GENERATIONS)
         await self.memory.check(self.arena, size, min(generations, count))
@@ -366,7 +367,7 @@ class RankStore:
                     return self._persisted[record.epoch]
                 stored_path = await asyncio.to_thread(self._persist, self.arena, generation, record, target)
             finally:
-                self._queue.done()
+                self._queue.end_turn()
         finally:
             self._queue.leave(record.epoch)
         epochs = {slot.epoch for slot in self.arena.slots()}
@@ -377,7 +378,7 @@ class RankStore:
     def drop_oldest(self) -> int:
         """Drop the oldest save that waits for storage, to free memory. Return its step, -1 if none can be dropped."""
         slots = self.arena.slots() if self.arena is not None else ()
-        index = newest(slots)
+        index = newest_generation(slots)
         epoch = self._queue.drop_oldest(slots[index].epoch if index is not None else -1)
         return next((slot.record.step for slot in slots if slot.record and slot.epoch == epoch), -1)
 
@@ -470,15 +471,15 @@ def _hash(arena: Arena, generation: int, log_event: EventLog) -> bool:
 
 
 def newest_round(arena: Arena | None) -> int:
-    """Return the newest round of all saves held, or -1 for none."""
+    """Return the newest round of all saves in an arena, -1 for none and without an arena."""
     slots = arena.slots() if arena is not None else ()
     return max((slot.record.round for slot in slots if slot.record), default=-1)
 
 
 def newest_step(arena: Arena | None) -> int:
-    """Return the newest sealed step, or -1 for none."""
+    """Return the step of the newest readable save in an arena, -1 for none and without an arena."""
     slots = arena.slots() if arena is not None else ()
-    index = newest(slots)
+    index = newest_generation(slots)
     record = slots[index].record if index is not None else None
     return record.step if record is not None else -1
 

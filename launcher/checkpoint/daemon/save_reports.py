@@ -16,7 +16,7 @@ import msgspec
 from turnout.launcher.checkpoint.daemon.persist import SaveJob, SaveState
 from turnout.launcher.checkpoint.format.daemon_messages import SaveEnded, encode, read_at_client
 from turnout.launcher.errors import BadFrame
-from turnout.launcher.event_log import EventLog, rate_limited
+from turnout.launcher.event_log import EventLog, limit_rate
 from turnout.launcher.framing import FrameSplitter
 from turnout.launcher.model import SaveOutcome, SaveTier
 
@@ -28,7 +28,7 @@ class SaveReports:
     """Writes each end of a save once. fd: the pipe's write end, None to report nothing."""
 
     def __init__(self, fd: int | None, log_event: EventLog) -> None:
-        self._fd, self._log_event = fd, rate_limited(log_event)
+        self._fd, self._log_event = fd, limit_rate(log_event)
         self._known: dict[tuple[object, ...], None] = {}  # oldest first
         if fd is not None:
             os.set_blocking(fd, False)
@@ -85,7 +85,7 @@ class SaveReportReader(asyncio.Protocol):
 
     def __init__(self, log_event: EventLog) -> None:
         self._log_event, self._frames = log_event, FrameSplitter(MAX_REPORT_BYTES)
-        self._log_rarely = rate_limited(log_event)  # all ranks fail at once
+        self._log_rarely = limit_rate(log_event)  # all ranks fail at once
         self.ended = asyncio.Event()
         self._transport: asyncio.BaseTransport | None = None
 

@@ -132,7 +132,7 @@ class OwnDaemon:
     """A daemon that one training process starts for itself alone, since no agent runs.
 
     It ends after the process, when all saves are written. folder: of the arenas. environ: of the daemon. hello: names
-    the run and the worker. `path`: of its socket.
+    the run and the worker. `path`: of its socket. Raises OSError if the socket or the process cannot be created.
     """
 
     def __init__(self, hello: Hello, folder: Path, environ: dict[str, str]) -> None:
@@ -276,7 +276,8 @@ class DaemonLink:
     def _reconnect(self, number: int) -> bool:
         """Connect to the next daemon, and announce this process and its unfinished saves to it.
 
-        number: of the new connection. Returns False if no daemon answers, or if it has not adopted the arena.
+        number: of the new connection. Returns False if no daemon answers within RECONNECT_S seconds, if the daemon
+        refuses or has not adopted the arena of unfinished saves, or if this client is closed.
         """
         began_s, logged_s = time.monotonic(), 0.0
         while not self._closed and (waited_s := time.monotonic() - began_s) < RECONNECT_S:
@@ -373,8 +374,8 @@ class TrainerClient:
     hello: the message that introduces this process to the daemon. environ: of this process; without DAEMON in it, a
     daemon of its own is started. folder: of the arenas of that daemon. on_message: called on a thread with each result
     of a save: Hashed, Persisted or SaveFailed. `arena`: path of the rank's arena, "" if it has none yet. `link`: takes
-    the saves. Raises DaemonLost if the daemon cannot be reached or refuses, and TimeoutError if it does not answer
-    within ANSWER_S.
+    the saves. Raises DaemonLost if the daemon cannot be reached or refuses, TimeoutError if it does not answer within
+    ANSWER_S, and OSError if a daemon of its own cannot be started.
     """
 
     def __init__(

@@ -132,9 +132,9 @@ def _add_chunk(tensors: dict[str, Tensor], item: WriteItem, rank: int) -> None:
     key, about = item.index.fqn, item.tensor_data
     properties = about.properties
     if properties.dtype not in NAMES:
-        raise BadState(key, f"{properties.dtype} has no place in a checkpoint")
+        raise BadState(key, f"a checkpoint cannot have a tensor of {properties.dtype}")
     if properties.layout is not torch.strided:
-        raise BadState(key, f"{properties.layout} has no place in a checkpoint")
+        raise BadState(key, f"a checkpoint cannot have a tensor of layout {properties.layout}")
     if key not in tensors:
         strides = getattr(properties, "strides", None)
         tensors[key] = Tensor(
@@ -161,7 +161,7 @@ def write(table: Table) -> bytes:
     except UnicodeEncodeError as error:
         raise BadState("", f"a key that is no Unicode: {error}") from error
     if len(text) > MAX_BYTES:
-        raise BadState("", f"{len(text)} bytes say which chunks there are: {MAX_BYTES} at most")
+        raise BadState("", f"the metadata of all chunks has {len(text)} bytes: {MAX_BYTES} at most")
     return text
 
 

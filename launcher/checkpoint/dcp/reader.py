@@ -37,7 +37,7 @@ from turnout.launcher.checkpoint.engine.state_dict import NAMES, is_bytes, octet
 from turnout.launcher.checkpoint.format.daemon_messages import FetchShard, SaveFailed, ToClient
 from turnout.launcher.checkpoint.format.shard_file import Entry
 from turnout.launcher.checkpoint.storage.posix_store import open_store
-from turnout.launcher.checkpoint.storage.step_reader import ByteRange, await_manifest, committed, manifest_of
+from turnout.launcher.checkpoint.storage.step_reader import ByteRange, await_manifest, committed_manifests, manifest_of
 from turnout.launcher.env import DAEMON
 from turnout.launcher.errors import BadCheckpoint, NewerFormat, StorageFailed
 
@@ -127,7 +127,7 @@ def _step_in_memory(rank: ProcessInfo, environ: Mapping[str, str]) -> int:
         return rank.restore_step
     if rank.world > 1 or not find(rank.memory, rank.run, rank.worker):
         return -1
-    return memories.of(rank, environ).newest()
+    return memories.of(rank, environ).newest_step()
 
 
 def find_saved(folder: str, environ: Mapping[str, str], step: int | None) -> SavedStep | None:
@@ -168,7 +168,9 @@ def _find_step_in_storage(folder: str, rank: ProcessInfo, step: int | None) -> S
         if rank.stored_step < 0:
             return None
         step = await_manifest(store, rank.stored_step).step
-    for manifest in committed(store, lambda word, fields: log.warning(word, extra=dict(fields)), only_step=step):
+    for manifest in committed_manifests(
+        store, lambda word, fields: log.warning(word, extra=dict(fields)), only_step=step
+    ):
         stored_step = InStorage(store, manifest)
         try:
             return SavedStep(None, lambda stored_step=stored_step: stored_step)  # type: ignore[misc]
@@ -240,7 +242,8 @@ class StepChoice:
     def find_agreed(self, step: int, save: str, shape: int) -> SavedStep:
         """Return the save that all ranks agreed on; search for its step if this rank has found another save.
 
-        save, shape: id and shape of its table. Raises BadCheckpoint if this rank does not find it.
+        save, shape: id and shape of its table. Raises BadCheckpoint if this rank does not find it, and the errors of
+        `find_saved`.
         """
         if self.require().table.save != save:
             log.warning("checkpoint_passed_over", extra={"step": self.require().step, "why": "another rank lacks it"})
@@ -319,8 +322,8 @@ class FlashStorageReader(StorageReader):  # type: ignore[misc, unused-ignore]
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
         """Read all items of the plan before returning; return a finished future. Called by DCP.
 
-        Raises BadCheckpoint if the agreed step is missing or an item is broken, and StorageFailed if storage fails. The
-        state dict may then be partly filled.
+        Raises BadCheckpoint if the agreed step is missing or an item is broken, StorageFailed if storage fails, and
+        LauncherError for a planner with its own decoding. The state dict may then be partly filled.
         """
         saved = self._choice.find_agreed(*plan.storage_data)
         saved.read(_wanted_items(saved, planner, plan))

@@ -47,7 +47,7 @@ class PlannedRead:
 
     piece: ByteRange
     buffer_bytes: int  # temporary memory that it needs
-    done: Callable[[], None]  # called when the bytes are read and verified
+    on_verified: Callable[[], None]  # called when the bytes are read and verified
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +192,7 @@ class InStorage:
         if rank not in self._blocks:
             self._blocks[rank] = block_checksums_of(self._store, self.step, shard)
         blocks, name = self._blocks[rank], f"{shard.file} of step {self.step}"
-        with self._store.opened(self.step, shard.file) as file:
+        with self._store.open_file(self.step, shard.file) as file:
             if blocks is None:
                 yield VerifiedReader(file, shard.sums, name)
             else:
@@ -300,13 +300,13 @@ class SavedStep:
 
 
 def _read_planned(verified: VerifiedReader, reads: Sequence[PlannedRead]) -> None:
-    """Carry out all planned reads, then call the function `done` of each, in order.
+    """Carry out all planned reads, then call the function `on_verified` of each, in order.
 
     Raises BadCheckpoint if bytes differ from their checksums; then no function is called. verified: the open shard.
     """
     verified.fill(each.piece for each in reads)
     for each in reads:
-        each.done()
+        each.on_verified()
 
 
 def shard_of(verified: VerifiedReader) -> DcpShard:

@@ -79,10 +79,10 @@ def _requests_of(plans: list[SavePlan]) -> list[_SaveRequest]:
 class FlashStorageWriter(StorageWriter):  # type: ignore[misc, unused-ignore]
     """Saves one step through DCP.
 
-    folder: a path or an fsspec URL. disk: write it there in the background; otherwise it stays in memory, and goes to
-    the folder only if training resumes from it after a failure. generations, keep, every, replicas: as for
+    folder: a path or an fsspec URL. step: >= 0. disk: write it there in the background; otherwise it stays in memory,
+    and goes to the folder only if training resumes from it after a failure. generations, keep, every, replicas: as for
     Checkpointer. environ: None for this process's. Each worker's memory has all items that its own ranks need; items
-    that are equal on all ranks are saved once per worker.
+    that are equal on all ranks are saved once per worker. Raises ValueError for a number out of its bounds.
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class FlashStorageWriter(StorageWriter):  # type: ignore[misc, unused-ignore]
         """Return the plans with an order to each rank: the items that it saves besides its own plan, and the table.
 
         Called by DCP on the coordinating rank. Raises LauncherError if the ranks save different steps or use cached
-        plans, and BadState for a tensor whose dtype or layout a checkpoint cannot have.
+        plans, and BadState for a tensor or a key that a checkpoint cannot have, and if there are too many chunks.
         """
         requests = _requests_of(plans)
         save = secrets.token_hex(16)
@@ -150,8 +150,9 @@ class FlashStorageWriter(StorageWriter):  # type: ignore[misc, unused-ignore]
         """Save this rank's items of the plan and of its order in memory, before returning. Called by DCP.
 
         Returns a finished future with one result for each item of the plan. The daemon writes the save to storage
-        later, if `disk` is set. Raises BadState for a value that is not supported, NoMemory if memory is too small, and
-        LauncherError if the planner drops the order or has its own encoding, or if the daemon is lost.
+        later, if `disk` is set. Raises BadState for a value that is not supported, NoMemory if memory is too small,
+        ArenaBusy if another process saves as this rank, DaemonLost if the daemon is lost, TimeoutError if it does not
+        answer, and LauncherError if the planner drops the order or has its own encoding.
         """
         order = plan.storage_data
         if not isinstance(order, _SaveOrder):

@@ -35,8 +35,8 @@ class CopyPolicy(NamedTuple):
 
 
 def addresses(optimizers: Iterable[Optimizer]) -> frozenset[int]:
-    """Collect the data pointers of the tensors that only a step of these optimizers changes: parameters and optimizer
-    states.
+    """Return the data pointers of the tensors that only a step of these optimizers changes: their parameters, and the
+    tensors in their states.
     """
     tensors = list[torch.Tensor]()
     for optimizer in optimizers:
@@ -59,14 +59,14 @@ class AsyncCopy:
     def of(cls, plan: SavePlan, mask: npt.NDArray[np.bool_], verify: bool) -> AsyncCopy:
         """Record the tensors that `mask` marks, by layout entry, with their versions.
 
-        verify: also hash them now; `changed()` then compares the copy with these checksums.
+        verify: also hash them now; `changed_tensors()` then compares the copy with these checksums.
         """
         chosen = np.flatnonzero(mask).tolist()
         tensors = tuple([plan.tensors[index] for index in chosen])
         sums = tuple(sum_of(octets(tensor.data_ptr(), tensor.nbytes)) for tensor in tensors) if verify else ()
         return cls(tuple([plan.layout.entries[index] for index in chosen]), tensors, versions_of(tensors), sums)
 
-    def changed(self, data: int) -> list[str]:
+    def changed_tensors(self, data: int) -> list[str]:
         """List the names of the tensors that were written to since the save began; [] if the copy is valid.
 
         data: the address of the first byte after the header in the copy.
@@ -81,7 +81,7 @@ class AsyncCopy:
         return names
 
 
-def overlappable(
+def overlap_mask(
     plan: SavePlan, frozen_addresses: frozenset[int], excluded: set[str], on_device: npt.NDArray[np.bool_]
 ) -> npt.NDArray[np.bool_]:
     """Return a mask of the layout entries that can be copied while training continues.

@@ -27,11 +27,11 @@ from turnout.launcher.checkpoint.engine.frozen_params import FrozenNames
 from turnout.launcher.checkpoint.engine.memory_saver import MemorySaver
 from turnout.launcher.checkpoint.engine.process_info import ProcessInfo, SaveStats
 from turnout.launcher.checkpoint.engine.save_plan import extra_text_of, state_of
-from turnout.launcher.checkpoint.engine.state_dict import plain, restore
+from turnout.launcher.checkpoint.engine.state_dict import plain_state, restore
 from turnout.launcher.checkpoint.format.daemon_messages import Hashed, Persisted, Save, SaveFailed, ToClient
 from turnout.launcher.checkpoint.format.manifest import Manifest
 from turnout.launcher.checkpoint.storage.posix_store import open_store
-from turnout.launcher.checkpoint.storage.step_reader import await_manifest, committed, newest
+from turnout.launcher.checkpoint.storage.step_reader import await_manifest, committed_manifests, newest_manifest
 from turnout.launcher.checkpoint.storage.step_reader import load as load_shard
 from turnout.launcher.checkpoint.storage.store import Store
 from turnout.launcher.coordinator_messages import MAX_REPLICAS
@@ -101,10 +101,10 @@ class CheckpointLoader:
         """
         if self._rank.restore_step is not None:
             return self._rank.restore_step
-        newest_step = self._memory().newest() if self._rank.world == 1 else -1
+        newest_step = self._memory().newest_step() if self._rank.world == 1 else -1
         if newest_step >= 0:
             with suppress(StorageFailed):
-                stored = newest(open_store(self._folder), lambda word, fields: None)
+                stored = newest_manifest(open_store(self._folder), lambda word, fields: None)
                 if stored is not None and stored.step > newest_step:
                     log.warning(
                         "memory_passed_over", extra={"step": newest_step, "why": f"storage has step {stored.step}"}
@@ -145,7 +145,7 @@ class CheckpointLoader:
         """
         named = self._rank.stored_step
         if named is None or self._rank.world == 1:
-            return committed(store, _log_warning)
+            return committed_manifests(store, _log_warning)
         for step in store.steps():
             if step > named:
                 why = f"in this round all ranks read step {named}" if named >= 0 else "it was not there for all ranks"
@@ -163,7 +163,7 @@ class Checkpointer:
     replicated: every rank has the same state (DDP). Local rank 0 saves for its worker, and rank 0 to storage.
     keep, every: storage keeps the `keep` newest checkpoints, and those of steps that are multiples of `every`. With 0
     for both, it keeps all.
-    threads: the number of threads that copy the state.
+    threads: the number of threads that copy the state, 1 to 8.
     environ: environment variables, in which the launcher passes rank and paths; None for this process's own.
     frozen: tensors that never change, which are copied once into each generation. Either names ("model/embedding" also
     covers all names below it), or a function of name and tensor. None: no tensor. If such a tensor changes after all,
@@ -173,6 +173,7 @@ class Checkpointer:
     more.
     streams: copies tensors on devices; None for one stream per device, separate from the stream that trains.
     `on_failure`: set by the caller; called with step and reason of a save that was dropped or could not be stored.
+    Raises ValueError for generations, replicas, keep or every out of these bounds.
     """
 
     def __init__(
@@ -236,7 +237,7 @@ class Checkpointer:
         not supported, DaemonLost if the daemon is lost, and TimeoutError if it does not answer.
         """
         if self.saves_here:
-            self._memory_saver().prepare(plain(state), _rng_text(self._rng, self._rank.rank))
+            self._memory_saver().prepare(plain_state(state), _rng_text(self._rng, self._rank.rank))
 
     def save(
         self,
@@ -273,7 +274,7 @@ class Checkpointer:
             if self._replicated and self._rank.rank:  # the state of rank 0 is written to storage
                 target = None
             self._saved_bytes += self._memory_saver().save(
-                step, plain(state), target, copy_policy, _rng_text(self._rng, self._rank.rank)
+                step, plain_state(state), target, copy_policy, _rng_text(self._rng, self._rank.rank)
             )
             self._saves += 1
             self._steps.saved(step)
@@ -300,7 +301,7 @@ class Checkpointer:
         In a larger world, raises BadCheckpoint if this rank's part of the step that all ranks load is broken; if that
         was in memory, the next round does not use the step. Raises BadCheckpoint for a stored step of another world
         size, NewerFormat, a BadCheckpoint, if the stored step is of a newer Turnout, and StorageFailed if storage
-        cannot be read.
+        cannot be read. Raises DaemonLost if the daemon is lost, and TimeoutError if it does not answer.
         """
         with in_phase(RESTORING_PHASE):
             return self._loader.load(into)

@@ -198,7 +198,7 @@ class FrozenParams:
         for turn, index in enumerate(order):
             entry, tensor, tensor_bytes = plan.layout.entries[index], plan.tensors[index], int(plan.sizes[index])
             size = min(tensor_bytes - byte, remaining_bytes) if plan.copied_as_bytes[index] else tensor_bytes
-            equal = _equal(view, record.head_bytes, entry, tensor, byte, size, self._streams)
+            equal = _is_equal(view, record.head_bytes, entry, tensor, byte, size, self._streams)
             if not equal and last_save.skipped.marks.is_unchanged(index, tensor):
                 self._disable(arena, index, entry.name)
                 return
@@ -236,7 +236,7 @@ def _versions(tensors: list[torch.Tensor]) -> Sequence[int]:
         return [_NO_VERSION if tensor.is_inference() else tensor._version for tensor in tensors]
 
 
-def _equal(
+def _is_equal(
     view: memoryview,
     head_bytes: int,
     entry: Entry,

@@ -22,7 +22,7 @@ from turnout.launcher.accelerator import NO_COPIES, CopyStreams, PageRegistrar, 
 from turnout.launcher.checkpoint.arena.arena import Arena, address_of
 from turnout.launcher.checkpoint.arena.parallel_copy import Copier
 from turnout.launcher.checkpoint.daemon.trainer_client import TrainerClient
-from turnout.launcher.checkpoint.engine.async_copy import AsyncCopy, CopyPolicy, overlappable
+from turnout.launcher.checkpoint.engine.async_copy import AsyncCopy, CopyPolicy, overlap_mask
 from turnout.launcher.checkpoint.engine.frozen_params import FrozenNames, FrozenParams, SkippedParams
 from turnout.launcher.checkpoint.engine.process_info import ProcessInfo
 from turnout.launcher.checkpoint.engine.save_plan import Mask, SavePlan, SavePlanner, host_copies, state_of
@@ -180,7 +180,7 @@ class MemorySaver:
 
     rank: this process. environ: its environment. generations: 2 or more, MAX_GENERATIONS are used at most; one is added
     if there are replicas.
-    replicated: every rank has the same state. threads: that copy.
+    replicated: every rank has the same state. threads: the number of threads that copy, 1 to 8.
     on_message: called on another thread with later messages of the daemon.
     frozen: tensors that are copied once, None for none. dropped: called with step and reason of each dropped save.
     replicas: how many other workers keep a copy; ignored for a replicated state, which every worker has.
@@ -299,7 +299,7 @@ class MemorySaver:
             if is_registered and not copy_policy.verify
             else np.zeros_like(plan.copied_as_bytes)
         )
-        mask = overlappable(plan, copy_policy.addresses, self._changing_names, on_device)
+        mask = overlap_mask(plan, copy_policy.addresses, self._changing_names, on_device)
         if save.skipped_params is not None:
             mask &= ~save.skipped_params.mask
         save.async_copy = AsyncCopy.of(plan, mask, copy_policy.verify)
@@ -315,7 +315,7 @@ class MemorySaver:
         its copy. Call it before each step, on the thread that trains.
 
         Blocks for copies from host memory. For copies from a device only the device waits, and another thread seals
-        the save when they have ended.
+        the save when they have ended. Raises the errors of `finish_save`.
         """
         with self._finish_lock:
             save, async_copy = self._pending, self._pending.async_copy if self._pending is not None else None
@@ -336,7 +336,8 @@ class MemorySaver:
         """Finish the pending save: seal it, or drop and report it if a tensor was written to meanwhile.
 
         Call it on the thread that trains: an operation that still runs on another thread has not increased its tensor's
-        version yet.
+        version yet. Raises the error of a failed copy, and then the save is discarded. Raises DaemonLost if no daemon
+        can be reached; the save is valid in memory all the same.
         """
         with self._finish_lock:  # a second caller waits until the copy is complete
             sealing, self._sealing = self._sealing, None
@@ -359,7 +360,7 @@ class MemorySaver:
         try:
             self._copier.wait()
             region = save.arena.map(save.generation, save.record.region_bytes)
-            return async_copy.changed(address_of(region) + save.record.head_bytes)
+            return async_copy.changed_tensors(address_of(region) + save.record.head_bytes)
         except BaseException:
             self._discard(save)
             raise
@@ -442,7 +443,7 @@ class MemorySaver:
         all copies from host memory have ended; False for the background part of a save.
         """
         arena, generation, record, plan = save.arena, save.generation, save.record, save.plan
-        ready = arena.ready(generation, record.region_bytes)
+        ready = arena.is_mapped(generation, record.region_bytes)
         view = arena.map(generation, record.region_bytes)
         not_copied = save.entries_not_copied(excluded)
         try:
@@ -481,7 +482,8 @@ class MemorySaver:
     def read(self, step: int) -> memoryview:
         """Return a verified copy of this step's shard, in memory of its own; a pending save is finished first.
 
-        Raises BadCheckpoint if the step is missing, broken, or saved as another rank or in another world size.
+        Raises BadCheckpoint if the step is missing, not hashed, broken, or saved as another rank or in another world
+        size.
         """
         self.finish_save()
         if self._arena is None:
@@ -502,9 +504,9 @@ class MemorySaver:
                 f"memory holds step {step} as rank {record.rank} of {record.world}, not as {self._place[0]} of "
                 f"{self._place[1]}"
             )
-        return self._verified(self._arena.map(generation, record.shard_bytes), sums, step)
+        return self._verified_copy(self._arena.map(generation, record.shard_bytes), sums, step)
 
-    def _verified(self, region: memoryview, sums: tuple[int, ...], step: int) -> memoryview:
+    def _verified_copy(self, region: memoryview, sums: tuple[int, ...], step: int) -> memoryview:
         """Return a copy of a region, in memory of this process alone, after comparing each chunk's checksum.
 
         sums: expected checksums, one per chunk. step: for the message. Raises BadCheckpoint if a chunk differs.
@@ -518,10 +520,11 @@ class MemorySaver:
                 raise BadCheckpoint(f"chunk {number} of step {step} in memory is not what was hashed")
         return view
 
-    def newest(self) -> int:
+    def newest_step(self) -> int:
         """Finish a pending save, and return the newest hashed step in memory, -1 for none.
 
-        Only for a single rank without an agent.
+        Only for a single rank without an agent. Raises DaemonLost if the daemon is lost, and TimeoutError if it does
+        not answer.
         """
         self.finish_save()
         steps = self.client.held_steps(1)

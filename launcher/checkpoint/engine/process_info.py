@@ -69,7 +69,7 @@ class ProcessInfo:
         def number(name: str, default: int) -> int:
             """Return an integer variable, `default` if it is missing or no integer."""
             text = environ.get(name, "")
-            return int(text) if text.lstrip("-").isdecimal() else default
+            return int(text) if re.fullmatch(r"-?[0-9]+", text) else default
 
         has_agent = DAEMON in environ
         launch = [environ.get(name, "") for name in _LAUNCH] if number("WORLD_SIZE", 1) > 1 else []

@@ -65,7 +65,8 @@ def encode_state(rank: int) -> str:
 def restore(text: str, rank: int) -> bool:
     """Set this process's generators to the state in `text`, which `encode_state` returned.
 
-    Returns False, and changes nothing, if another rank saved it. Raises BadCheckpoint for invalid text.
+    Returns False, and changes nothing, if another rank saved it. Raises BadCheckpoint for invalid text; some generators
+    may be set then.
     """
     try:
         saved = _state.decode(text)

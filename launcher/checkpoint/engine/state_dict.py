@@ -170,7 +170,7 @@ def _view_key(tensor: torch.Tensor) -> Hashable:
 def spec_of(name: str, tensor: torch.Tensor) -> Spec:
     """Describe a tensor for the layout. Raises BadState if checkpoints have no name for its dtype."""
     if tensor.dtype not in NAMES:
-        raise BadState(name, f"{tensor.dtype} has no place in a checkpoint")
+        raise BadState(name, f"a checkpoint cannot have a tensor of {tensor.dtype}")
     return Spec(name, NAMES[tensor.dtype], tuple(tensor.shape))
 
 
@@ -255,7 +255,7 @@ def _is_stateful(value: object) -> TypeGuard[Stateful]:
     return hasattr(type(value), "state_dict") and hasattr(type(value), "load_state_dict")
 
 
-def named(module: torch.nn.Module) -> dict[str, Any]:
+def module_state(module: torch.nn.Module) -> dict[str, Any]:
     """Return a module's state_dict() with the names that the module has without torch.compile."""
     state: dict[str, Any] = module.state_dict()
     return {name.replace(_COMPILED, ""): each for name, each in state.items()} if _is_compiled(state) else state
@@ -287,10 +287,10 @@ def _is_compiled(state: Mapping[str, Any]) -> bool:
 
 def _state_of(value: Stateful) -> dict[str, Any]:
     """Return an object's state_dict(), for a module without torch.compile's prefixes."""
-    return named(value) if isinstance(value, torch.nn.Module) else value.state_dict()
+    return module_state(value) if isinstance(value, torch.nn.Module) else value.state_dict()
 
 
-def plain(state: object) -> object:
+def plain_state(state: object) -> object:
     """Return a copy of a dict in which each object with a state_dict() is replaced by its state_dict().
 
     Only the values at the top are examined. A dict without such objects, and any other state, is returned unchanged.

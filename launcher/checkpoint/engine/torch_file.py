@@ -92,7 +92,7 @@ def list_files(folder: Path) -> tuple[TorchFile, ...]:
     return tuple(sorted(files, key=lambda each: (-each.number, -each.step)))
 
 
-def newest(folder: Path, log_event: LogEvent) -> tuple[TorchFile, object] | None:
+def load_newest(folder: Path, log_event: LogEvent) -> tuple[TorchFile, object] | None:
     """Load the newest intact file of a folder, in the order of `list_files`. Returns the file and its state.
 
     None if there is no file. A newer file that cannot be loaded is logged. Raises BadCheckpoint if files exist but none
@@ -176,8 +176,8 @@ def _open_replacement(path: Path) -> Iterator[BinaryIO]:
 def remove_old_files(folder: Path, keep: Keep, just_written: int) -> tuple[int, ...]:
     """Remove the files in this folder that the rule `keep` does not keep; return their steps, oldest first.
 
-    Files without a note stay, and files whose path is outside `folder`. just_written: the step of the newest file,
-    which always stays. Notes of missing files are removed too. Raises OSError if storage fails.
+    Files without a note and files outside `folder` stay. just_written: the step of the newest file, which always stays.
+    Notes of missing files are removed too. Raises OSError if storage fails; then some files may be removed.
     """
     root = folder.resolve()
     files = [each for each in list_files(folder) if each.number and each.path.resolve().is_relative_to(root)]

@@ -65,9 +65,11 @@ class Identity:
     def __post_init__(self) -> None:
         if max(len(self.run), len(self.worker), len(self.owner)) > 253 or len(self.boot) > 64:
             raise BadCheckpoint("an arena's run, worker or boot id is too long")
-        counts = self.count, self.owner_count
-        if not 0 <= self.local_rank < 1 << 20 or not all(1 <= count <= MAX_GENERATIONS for count in counts):
-            raise BadCheckpoint(f"an arena of {self.count} generations: 1 to {MAX_GENERATIONS} are taken")
+        if not 0 <= self.local_rank < 1 << 20:
+            raise BadCheckpoint(f"an arena of local rank {self.local_rank}: 0 to {(1 << 20) - 1} are possible")
+        for count in (self.count, self.owner_count):
+            if not 1 <= count <= MAX_GENERATIONS:
+                raise BadCheckpoint(f"an arena of {count} generations: 1 to {MAX_GENERATIONS} are possible")
 
 
 _identity = msgspec.msgpack.Decoder(Identity)
@@ -230,7 +232,7 @@ def read_target(data: bytes | memoryview) -> str:
         return ""
 
 
-def newest(slots: Sequence[Slot], *, hashed_only: bool = False) -> int | None:
+def newest_generation(slots: Sequence[Slot], *, hashed_only: bool = False) -> int | None:
     """Return the readable generation with the highest epoch, None if there is none. hashed_only: ignore SEALED ones."""
     readable = (SlotState.HASHED,) if hashed_only else (SlotState.SEALED, SlotState.HASHED)
     readable_generations = [(slot.epoch, generation) for generation, slot in enumerate(slots) if slot.state in readable]
@@ -247,10 +249,10 @@ def slot_to_write(slots: Sequence[Slot], *, busy: Collection[int] = ()) -> int |
 
     Of several empty generations the one with most reserved memory is chosen. A pinned generation is never chosen, since
     the daemon reads it. The newest readable one is never chosen, so that it survives a crash during the save.
-    busy: generations that must not be chosen, since this process still fills them. Returns None if no other one is
-    free; the daemon then has to drop a save. Source: docs/facts/launcher.md 5 slots: by generation.
+    slots: by generation. busy: generations that must not be chosen, since this process still fills them. Returns None
+    if no other one is free; the daemon then has to drop a save. Source: docs/facts/launcher.md 5
     """
-    last = newest(slots)
+    last = newest_generation(slots)
     free = [generation for generation, slot in enumerate(slots) if not slot.pinned and generation not in busy]
     others = [generation for generation in free if generation != last]
     return min(others, key=lambda generation: _overwrite_priority(slots[generation])) if others else None

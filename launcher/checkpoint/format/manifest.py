@@ -85,7 +85,9 @@ class BlockChecksums:
 
     @classmethod
     def of(cls, block_bytes: int, sums: Sequence[int]) -> BlockChecksums:
-        """Pack the checksums of the blocks, in order."""
+        """Pack the checksums of the blocks, in order. Raises BadCheckpoint unless `block_bytes` divides CHUNK_BYTES, is
+        below it, and is at least BLOCK_BYTES.
+        """
         return cls(block_bytes, struct.pack(f"<{len(sums)}Q", *sums))
 
     @property
@@ -147,12 +149,12 @@ def sum_of_sums(sums: Iterable[int]) -> int:
     return sum_of(struct.pack(f"<{len(sums)}Q", *sums))
 
 
-def complete(notes: Iterable[ShardNote], step: int, round: int, world: int) -> Manifest | None:
+def complete_manifest(notes: Iterable[ShardNote], step: int, round: int, world: int) -> Manifest | None:
     """Return the manifest of a step if there is a note of every rank of the world, else None.
 
     Notes of another step, round or world are ignored, and notes of different runs are never mixed. The newest note of
-    each rank counts. If several runs are complete, the run that was saved last counts. Source: docs/facts/launcher.md
-    5; docs/facts/dlrover.md 6.6, defects 3 and 7
+    each rank counts. If several runs are complete, the run that was saved last counts. Raises BadCheckpoint if two
+    ranks name the same file. Source: docs/facts/launcher.md 5; docs/facts/dlrover.md 6.6, defects 3 and 7
     """
     runs: dict[str, dict[int, ShardNote]] = {}
     for note in notes:
@@ -219,7 +221,7 @@ def _check(run: str, step: int, round: int, world: int, saved_s: float) -> None:
 
 
 def _age(note: ShardNote) -> tuple[float, int, str]:
-    """Order the notes of one rank by time, and equal times by content, so that the order of arrival does not matter."""
+    """Return the sort key of one rank's notes: by time, then by content, so that the order of arrival is irrelevant."""
     return (note.saved_s, note.shard.sums_sum, note.shard.file)
 
 

@@ -55,7 +55,8 @@ def flatten(
     Supports exactly None, bool, int, float, str, bytes, list, tuple, dict and OrderedDict, without subclasses.
     is_tensor: True for a tensor. plain: converts any other value to a word and its parts; None if it cannot. identity:
     returns equal keys for tensors that are the same, such as shared weights; these are saved once, under the first
-    name. Raises BadState with the path of a value that cannot be saved.
+    name. Raises BadState with the path of a value that cannot be saved, and for more than MAX_VALUES values or
+    MAX_TEXT_BYTES bytes of text.
     """
     writer = Writer(is_tensor, plain, identity)
     text = msgspec.json.encode(writer.value(state, "", 0))
@@ -117,7 +118,7 @@ def _key_text(key: object) -> str:
 
 
 def _encode_integer(value: int) -> object:
-    """Return the skeleton of an integer: itself if it has 64 bits, else its hexadecimal text."""
+    """Return the skeleton of an integer: itself if 64 bits can hold it with its sign, else its hexadecimal text."""
     return value if value in _WORD else ["int", f"{value:x}"]
 
 
@@ -170,8 +171,8 @@ class Writer:
     def _branch(self, value: Any, name: str, depth: int) -> object:
         """Return the skeleton of a container: its type word, then its keys and values.
 
-        Raises BadState if it contains itself or is nested too deep. name: path of the container. depth: levels above
-        it.
+        Raises BadState if it contains itself or is nested too deep. name: path of the container. depth: its level, 1
+        for the whole state.
         """
         if depth > MAX_DEPTH:
             raise BadState(name, f"it is nested more than {MAX_DEPTH} deep")
@@ -198,7 +199,8 @@ class Writer:
     def convert(self, value: object, name: str, depth: int) -> object:
         """Convert a value of a type that `plain` knows to its place in the tree.
 
-        name: path of the value. depth: levels above it. Raises BadState if `plain` does not know the type.
+        name: path of the value. depth: its level, 1 for the whole state. Raises BadState if `plain` does not know the
+        type.
         """
         parts = self._plain(value)
         if parts is None:
@@ -438,7 +440,8 @@ class TreeCache:
     def walk(self, state: object) -> list[Any] | None:
         """Return the tensors of a state in the order of the tree, and update the cached text for changed plain values.
 
-        None if the structure of the state has changed, or a value cannot be saved: it then has to be converted again.
+        None if the structure of the state has changed, a value cannot be saved, or the text is too long: `flatten` has
+        to convert the state again.
         """
         tensors, plain = list[Any](), list[object]()
         if type(state) is not self._kind or not self._root.walk(state, tensors, plain):
@@ -469,8 +472,9 @@ class TreeCache:
 
 
 def cache_tree(state: object, is_tensor: IsTensor, plain: Plain, identity: Callable[[object], Any]) -> TreeCache | None:
-    """Return the cached tree of a state; None for one that cannot be cached or is too large for it.
+    """Return the cached tree of a state that `flatten` has accepted; None for a state that cannot be cached.
 
+    A state is not cached if it is no container, has keys of other types than str, int, bool and None, or is too large.
     The arguments are those of `flatten`.
     """
     writer = _GappedWriter(is_tensor, plain, identity)
@@ -506,7 +510,7 @@ def _branch_of(value: Any, is_tensor: IsTensor) -> _Branch | None:
 
 
 def _child_kind(value: object, is_tensor: IsTensor) -> int:
-    """Return the kind of a child: _PLAIN, _TENSOR or _BRANCH."""
+    """Return the kind of a child: _TENSOR, _BRANCH, or _PLAIN, also for a value that must be converted."""
     if type(value) in PLAIN:
         return _PLAIN
     if is_tensor(value):

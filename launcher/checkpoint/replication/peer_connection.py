@@ -199,12 +199,12 @@ def read(head: bytes | memoryview, body: bytes, auth: FrameAuth | None = None) -
     return decode(_decoder, body if auth is None else auth.open(body))
 
 
-def packed(record: ShardRecord) -> bytes:
+def pack_record(record: ShardRecord) -> bytes:
     """Encode a record for a message."""
     return record_bytes(record)
 
 
-def unpacked(data: bytes) -> ShardRecord:
+def unpack_record(data: bytes) -> ShardRecord:
     """Decode a record from a message. Raises BadFrame if its length or checksum is wrong."""
     try:
         return read_record(data)

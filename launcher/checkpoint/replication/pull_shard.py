@@ -32,8 +32,8 @@ from turnout.launcher.checkpoint.replication.peer_connection import (
     PeerUnavailable,
     ShardGiven,
     connect_peer,
-    packed,
-    unpacked,
+    pack_record,
+    unpack_record,
 )
 from turnout.launcher.checkpoint.replication.replica_store import Place, ReplicaStore
 from turnout.launcher.checkpoint.storage.shard_writer import RateLimiter
@@ -145,9 +145,9 @@ class ReplicationContext:
         A save that is sealed but not announced does not count: only its Save message has the target in storage, which a
         replica needs too.
         """
-        return self.newest(local_rank) >= step
+        return self.newest_step(local_rank) >= step
 
-    def newest(self, local_rank: int) -> int:
+    def newest_step(self, local_rank: int) -> int:
         """Return the newest step that this local rank has announced in this round, -1 for none."""
         save = self.current.saves.get(local_rank)
         return save.step if save is not None else -1
@@ -182,7 +182,12 @@ async def send_shard(
                 )
                 total = slot.sums_sum.to_bytes(8, "little")
                 await _send_bytes(
-                    context, connection, arena, generation, record, ShardGiven(count, packed(record), total, target)
+                    context,
+                    connection,
+                    arena,
+                    generation,
+                    record,
+                    ShardGiven(count, pack_record(record), total, target),
                 )
                 return
         finally:
@@ -270,7 +275,7 @@ async def request_shard(
     header = await connection.ask(request, within_s)
     if not isinstance(header, ShardGiven):
         raise BadFrame(f"{type(header).__name__} after Fetch")
-    record = unpacked(header.record)
+    record = unpack_record(header.record)
     if Fetch(record.step, record.round, record.rank, record.world) != request:
         raise PeerUnavailable("it gives another shard than was asked for")
     return header, record

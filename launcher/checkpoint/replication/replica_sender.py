@@ -19,7 +19,7 @@ from turnout.launcher.checkpoint.replication.peer_connection import (
     SendShard,
     ShardKept,
     connect_peer,
-    packed,
+    pack_record,
 )
 from turnout.launcher.checkpoint.replication.pull_shard import (
     ReplicationContext,
@@ -40,7 +40,11 @@ PinnedShard = tuple[int, Arena, int, ShardRecord]  # local rank, arena, generati
 
 
 class ReplicaSender:
-    """Sends this worker's shards to its replica holders, in one round."""
+    """Sends this worker's shards to its replica holders, in one round.
+
+    `replicated`: the newest step for which `copy` returned "kept", -1 for none. `uncopied`: the number of announced
+    steps that were skipped for a newer one.
+    """
 
     def __init__(self, context: ReplicationContext) -> None:
         self._context = context
@@ -54,8 +58,9 @@ class ReplicaSender:
         """Send all shards of a step to all replica holders, one after another.
 
         Returns "kept" if at least one holder stored it and none failed, "failed" if one failed or a shard is missing,
-        "without" if no holder has room. complete_step: the newest step with all replicas. Until the next call both
-        steps stay pinned; others are unpinned. Older announced steps without a copy are reported as superseded.
+        and "without" if there is no holder or none takes it. complete_step: the newest step with all replicas. Until
+        the next call both steps stay pinned; others are unpinned. Older announced steps without a copy are reported as
+        superseded.
         """
         self.release({step, complete_step})
         try:
@@ -157,7 +162,7 @@ class ReplicaSender:
         total = arena.slots()[generation].sums_sum or 0
         target = self._context.daemon.rank_stores.of(local_rank).targets.of(generation, record.epoch)
         offer = Offer(
-            local_rank, arena.identity.count, packed(record), total.to_bytes(8, "little"), complete_step, target
+            local_rank, arena.identity.count, pack_record(record), total.to_bytes(8, "little"), complete_step, target
         )
         if not isinstance(await connection.ask(offer), SendShard):
             raise BadFrame("no SendShard after Offer")
@@ -174,7 +179,7 @@ class ReplicaSender:
             raise BadFrame("no ShardKept after a shard")
 
     def abandon_copy(self) -> bool:
-        """Unpin a step that is being sent or was sent without completing, and disconnect its receivers.
+        """Unpin a step that is being sent or was sent without completing, and disconnect all replica holders.
 
         Return False if no step besides the complete one is pinned.
         """
@@ -185,7 +190,7 @@ class ReplicaSender:
         return False
 
     def release(self, except_steps: AbstractSet[int]) -> None:
-        """Unpin all steps that `hold` pinned, except `except_steps`. Closed arenas are skipped."""
+        """Unpin all steps that `hold` and `copy` pinned, except `except_steps`. Closed arenas are skipped."""
         for step in [step for step in self._pins if step not in except_steps]:
             for _, arena, generation, _ in self._pins.pop(step):
                 with suppress(ValueError):  # the arena is closed

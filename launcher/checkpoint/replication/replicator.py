@@ -33,7 +33,7 @@ from turnout.launcher.checkpoint.replication.peer_connection import (
     ShardKept,
     accept_peer,
     connect_peer,
-    unpacked,
+    unpack_record,
 )
 from turnout.launcher.checkpoint.replication.pull_shard import (
     DaemonPort,
@@ -56,7 +56,7 @@ from turnout.launcher.coordinator_messages import (
     RestorePlace,
 )
 from turnout.launcher.errors import BadCheckpoint, BadFrame, LauncherError, NoMemory
-from turnout.launcher.event_log import EventLog, rate_limited
+from turnout.launcher.event_log import EventLog, limit_rate
 from turnout.launcher.model import SaveOutcome
 
 COPY_S = 3_600.0  # seconds for the slowest replica
@@ -95,7 +95,7 @@ class ReplicationLeader:
                 await self._follower_joined.wait_for(lambda: len(self._followers) >= other_daemons)
             async with context.sealed:
                 await context.sealed.wait_for(partial(context.has_sealed, 0, step + 1))
-            step = context.newest(0)
+            step = context.newest_step(0)
             followers = dict(self._followers)
             outcomes = await asyncio.gather(
                 replicate(context, self._sender, self._replica_store, step, context.current.complete_step),
@@ -196,7 +196,10 @@ class PeerRequests:
         return self.leader is not None and self.leader.has(connection)
 
     async def is_current_round(self, connection: PeerConnection) -> bool:
-        """Return True if the peer's round is not over here. Replicas of an older round are refused."""
+        """Return True if the peer's round is not over here. Else send the peer a refusal, and return False.
+
+        Raises PeerUnavailable if the connection fails.
+        """
         if connection.round < self._context.round:
             await connection.send(PeerRefusal("older_round", f"round {connection.round}, here {self._context.round}"))
             return False
@@ -205,7 +208,8 @@ class PeerRequests:
     async def serve(self, connection: PeerConnection) -> None:
         """Handle the requests of a peer: store its replica, send it a shard, or make it a follower.
 
-        Ends when the peer asks for a round that is not current. Raises BadFrame for another message.
+        Ends after a Follow, and when the peer's round is over here. Raises BadFrame for another message,
+        PeerUnavailable or OSError when the connection ends, and BadCheckpoint for a corrupt replica.
         """
         while True:
             match await connection.receive(None):
@@ -227,9 +231,10 @@ class PeerRequests:
     async def _receive_replica(self, connection: PeerConnection, offer: Offer) -> None:
         """Receive one replica that a peer offers, and answer whether it is stored.
 
-        A refusal has the reason no_memory, busy or corrupt.
+        A refusal has the reason no_memory, busy or corrupt. Raises BadCheckpoint after the last one, and BadFrame for a
+        shard of another round or of this worker.
         """
-        record = unpacked(offer.record)
+        record = unpack_record(offer.record)
         place = (connection.peer, offer.local_rank)
         if record.round != connection.round or connection.peer == self._context.daemon.worker:
             raise BadFrame("a shard of another round, or of this worker itself")
@@ -265,7 +270,7 @@ class PeerListener:
         self._callers: set[asyncio.Task[None]] = set()
         self._connections: set[PeerConnection] = set()
         self._strangers: dict[PeerConnection, asyncio.Task[None]] = {}  # oldest first
-        self._log_stranger = rate_limited(context.log_event)
+        self._log_stranger = limit_rate(context.log_event)
         self._listener: socket.socket | None = None
 
     def listen(self, listener: socket.socket, token: bytes) -> None:
@@ -284,7 +289,7 @@ class PeerListener:
         self._listener = listener
         asyncio.get_running_loop().add_reader(listener.fileno(), self._accept, listener)
 
-    def busy(self) -> bool:
+    def is_busy(self) -> bool:
         """Return True if a peer is connected to this daemon's listener, also one that has not proved the token."""
         return bool(self._callers)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from turnout.launcher.checkpoint.format.manifest import MAX_BYTES, All, Keep, Manifest, StoredShard, steps_to_remove
-from turnout.launcher.checkpoint.storage.step_reader import committed, manifest_of, note_of
+from turnout.launcher.checkpoint.storage.step_reader import committed_manifests, manifest_of, note_of
 from turnout.launcher.checkpoint.storage.store import MANIFEST, Store, is_shard, note_name, rank_of
 from turnout.launcher.errors import BadCheckpoint, NewerFormat, StorageFailed
 from turnout.launcher.event_log import EventLog
@@ -33,7 +33,8 @@ def remove_old_steps(
     if isinstance(keep, All):
         return ()
     manifests = {
-        manifest.step: manifest for manifest in committed(store, lambda word, fields: None, skip_newer_formats=True)
+        manifest.step: manifest
+        for manifest in committed_manifests(store, lambda word, fields: None, skip_newer_formats=True)
     }
     removed = steps_to_remove(manifests, keep, reading, just_committed)
     for step in removed:

@@ -20,7 +20,7 @@ _TIMES = ("mtime", "LastModified", "last_modified", "updated", "created")
 
 
 class ObjectStore:
-    """Stores steps at an fsspec URL."""
+    """Stores steps at an fsspec URL. Raises StorageFailed if the URL cannot be opened, also without fsspec."""
 
     def __init__(self, url: str) -> None:
         self.name = _without_secrets(url)
@@ -104,7 +104,7 @@ class ObjectStore:
                 return None
 
     @contextmanager
-    def opened(self, step: int, name: str) -> Iterator[_Object]:
+    def open_file(self, step: int, name: str) -> Iterator[_Object]:
         """Open an object of a step for reads of ranges, within a block.
 
         Raises BadCheckpoint if it does not exist, also if it disappears within the block, and StorageFailed if the

@@ -284,7 +284,7 @@ class PosixStore:
         return data
 
     @contextmanager
-    def opened(self, step: int, name: str) -> Iterator[_StoredFile]:
+    def open_file(self, step: int, name: str) -> Iterator[_StoredFile]:
         """Open a file of a step for reads of ranges, and close it when the block ends.
 
         Raises BadCheckpoint if it does not exist or is no plain file, and StorageFailed if the store's folder is

@@ -195,7 +195,7 @@ def _address(view: memoryview) -> int:
 VISIBLE_S, _POLL_S = 10.0, 0.1  # seconds; NFS may show a folder as it was some seconds ago
 
 
-def committed(
+def committed_manifests(
     store: Store, log_event: EventLog, *, only_step: int | None = None, skip_newer_formats: bool = False
 ) -> Iterator[Manifest]:
     """Yield the manifests of all committed steps, newest first, whose shards have their full size. Log other steps.
@@ -223,17 +223,17 @@ def committed(
         raise failure
 
 
-def newest(store: Store, log_event: EventLog) -> Manifest | None:
+def newest_manifest(store: Store, log_event: EventLog) -> Manifest | None:
     """Return the manifest of the newest committed step, None if there is none; broken steps are logged and skipped.
 
-    Raises NewerFormat and StorageFailed as `committed` does.
+    Raises NewerFormat and StorageFailed as `committed_manifests` does.
     """
-    return next(committed(store, log_event), None)
+    return next(committed_manifests(store, log_event), None)
 
 
-def steps(store: Store, log_event: EventLog) -> tuple[int, ...]:
-    """List all committed steps, oldest first. Raises NewerFormat and StorageFailed as `committed` does."""
-    return tuple(sorted(manifest.step for manifest in committed(store, log_event)))
+def committed_steps(store: Store, log_event: EventLog) -> tuple[int, ...]:
+    """List all committed steps, oldest first. Raises NewerFormat and StorageFailed as `committed_manifests` does."""
+    return tuple(sorted(manifest.step for manifest in committed_manifests(store, log_event)))
 
 
 def manifest_of(store: Store, step: int) -> Manifest:
@@ -289,7 +289,7 @@ def verify(store: Store, step: int, rate_limiter: RateLimiter | None = None) -> 
     manifest = manifest_of(store, step)
     buffer = memoryview(bytearray(CHUNK_BYTES))
     for shard in manifest.shards:
-        with store.opened(step, shard.file) as file:
+        with store.open_file(step, shard.file) as file:
             _check_size(file, shard)
             for number, start, size in _chunks(shard):
                 if rate_limiter is not None:
@@ -310,7 +310,7 @@ def load(store: Store, manifest: Manifest, rank: int, into: memoryview | None = 
     view = _memory(shard.bytes) if into is None else into.cast("B")
     if view.nbytes != shard.bytes:
         raise ValueError(f"{shard.bytes} bytes do not go into {view.nbytes}")
-    with store.opened(manifest.step, shard.file) as file:
+    with store.open_file(manifest.step, shard.file) as file:
         _check_size(file, shard)
         VerifiedReader(file, shard.sums, shard.file).fill([ByteRange(0, view)])
     return view

@@ -35,7 +35,7 @@ class FileInfo:
 
 
 class OpenFile(Protocol):
-    """A stored file open for reading. at_once_bytes: the best size of one read."""
+    """A stored file open for reading. size_bytes: of the whole file. at_once_bytes: the best size of one read."""
 
     size_bytes: int
     at_once_bytes: int
@@ -43,7 +43,7 @@ class OpenFile(Protocol):
     def fill(self, view: memoryview, offset: int) -> None:
         """Read exactly as many bytes as `view` has, from `offset` on. Raises BadCheckpoint if there are fewer.
 
-        Other failures raise an error of the storage, which leaves the block of `Store.opened` as StorageFailed.
+        Other failures raise an error of the storage, which leaves the block of `Store.open_file` as StorageFailed.
         """
 
     def forget(self, offset: int, size_bytes: int) -> None:
@@ -76,7 +76,7 @@ class Store(Protocol):
         file has more than `max_bytes`.
         """
 
-    def opened(self, step: int, name: str) -> AbstractContextManager[OpenFile]:
+    def open_file(self, step: int, name: str) -> AbstractContextManager[OpenFile]:
         """Open a large file. Raises BadCheckpoint if it does not exist or cannot be a file of ours."""
 
     def remove(self, step: int, names: Iterable[str]) -> None:

@@ -24,7 +24,7 @@ FRESH_S = 10.0  # seconds for which captured stacks are reused, so that no proce
 class RunningWorkers:
     """The training processes of one agent in a round, as the hang monitor watches them."""
 
-    watched: StepCounters  # their shared counters
+    counters: StepCounters  # shared with the processes
     pids: Callable[[], Mapping[int, int]]  # returns the pids of running processes by local rank
     first_rank: int  # of this agent
     world: int  # number of ranks
@@ -52,22 +52,22 @@ class HangMonitor:
 
     async def end(self) -> None:
         """Stop watching, since the processes have ended or will be ended."""
-        looking, self._watch_task, self._workers, self.hanging = self._watch_task, None, None, {}
-        if looking is not None:
-            looking.cancel()
+        watch_task, self._watch_task, self._workers, self.hanging = self._watch_task, None, None, {}
+        if watch_task is not None:
+            watch_task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
-                await looking
+                await watch_task
 
     async def _watch_progress(self, workers: RunningWorkers) -> None:
         """Check the progress of all worker processes every `look_s` seconds, without end.
 
         Stacks are captured when the first process hangs.
         """
-        watches = [ProgressWatch()] * len(workers.watched.paths)
+        watches = [ProgressWatch()] * len(workers.counters.paths)
         while True:
             await asyncio.sleep(self._limits.look_s)
             some_hung, alive = bool(self.hanging), workers.pids()
-            for local_rank, progress in enumerate(workers.watched.progress()):
+            for local_rank, progress in enumerate(workers.counters.progress()):
                 if local_rank in alive:
                     watches[local_rank], change = observe(watches[local_rank], progress, self._limits, time.monotonic())
                     self._log_change(workers, local_rank, change)
@@ -105,7 +105,7 @@ class HangMonitor:
 
         Returns local rank -> stack. A folder that cannot be written is logged.
         """
-        processes = {rank: (pid, workers.watched.paths[rank]) for rank, pid in workers.pids().items()}
+        processes = {rank: (pid, workers.counters.paths[rank]) for rank, pid in workers.pids().items()}
         stacks = await capture_stacks(processes, await asyncio.to_thread(find_py_spy))
         files = {workers.first_rank + local_rank: each.file for local_rank, each in stacks.items()}
         why = {str(workers.first_rank + local_rank): each.why for local_rank, each in stacks.items() if each.why}

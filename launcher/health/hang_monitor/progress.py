@@ -24,9 +24,8 @@ from turnout.launcher.health.hang_detector import BUCKETS, MAX_COUNTED, Progress
 
 PROGRESS = "TURNOUT_PROGRESS_FILE"
 
-# Indexes of the 64-bit words in the file. The process writes the newest steps done and saved and whether it waits at
-# the
-# stop step; the agent writes the step after which all stop, and whether that step is confirmed.
+# Indexes of the 64-bit words in the file. The process writes the newest steps done and saved, and whether it waits at
+# the stop step. The agent writes the step after which all stop, and whether that step is confirmed.
 DONE, SAVED, WAITS, STOP, SURE = range(5)
 # Written by ProgressReporter: the fields of Progress, times in nanoseconds of time.monotonic_ns().
 BEATS, BEAT_NS, TURNS, TURN_NS, MARKED = range(5, 10)
@@ -254,11 +253,11 @@ class StepCounters:
         self.paths = [folder / f"progress-{local_rank}" for local_rank in range(processes)]
         self._words = [make(path) for path in self.paths]
 
-    def done(self) -> int:
+    def done_step(self) -> int:
         """Return the newest step that all processes have done, -1 for none or if one does not report."""
         return min(words.read(DONE) for words in self._words)
 
-    def saved(self) -> int:
+    def saved_step(self) -> int:
         """Return the newest step that any process has saved, -1 for none."""
         return max(words.read(SAVED) for words in self._words)
 

@@ -124,14 +124,14 @@ async def _capture_one(pid: int, progress: Path, py_spy: str) -> CapturedStack:
     printed, why = "", "py-spy is not installed"
     if py_spy:
         # Py-spy cannot read native frames on some machines.
-        for limit_s, how in ((NATIVE_S, ["--native"]), (PLAIN_S, [])):
-            printed, why = await _run_py_spy([py_spy, "dump", "--json", "--pid", str(pid), *how], limit_s)
+        for limit_s, options in ((NATIVE_S, ["--native"]), (PLAIN_S, [])):
+            printed, why = await _run_py_spy([py_spy, "dump", "--json", "--pid", str(pid), *options], limit_s)
             if printed:
                 return CapturedStack(write("py-spy", printed, state), True)
-    printed, unheard = await asyncio.to_thread(_dump_by_signal, pid, Path(stacks_file(progress)))
-    if unheard:
+    printed, signal_fault = await asyncio.to_thread(_dump_by_signal, pid, Path(stacks_file(progress)))
+    if signal_fault:
         state = _state(pid)
-        why = ", ".join((why, unheard, _STATES.get(state, f"its state is {state or 'gone'}")))
+        why = ", ".join((why, signal_fault, _STATES.get(state, f"its state is {state or 'gone'}")))
     return CapturedStack(write("faulthandler", printed, state, why), bool(printed), why)
 
 
@@ -187,7 +187,10 @@ def _dump_by_signal(pid: int, file: Path) -> tuple[str, str]:
 
 
 def _signal(pid: int, file: Path) -> bool:
-    """Truncate `file` and signal the process, if it has our handler. Else return False: the signal would kill it."""
+    """Truncate `file` and signal the process, if it has our handler. Else return False: the signal would kill it.
+
+    Raises OSError if the process has ended or the file is missing.
+    """
     process = os.pidfd_open(pid)
     try:
         if not _has_handler(pid, SIGNAL):

@@ -34,7 +34,7 @@ def room_bytes(folder: str) -> int | None:
 
 def device_of(plan: ProbePlan) -> tuple[torch.device, ProbeSizes]:
     """Return the device that a plan's probe measures, and the sizes that suit it."""
-    device = torch.device(plan.device or accelerator.device_name(plan.rank % plan.local))
+    device = torch.device(plan.device or accelerator.device_name(plan.rank % plan.processes_per_member))
     return device, plan.measures(ON_CPU if device.type == "cpu" else ON_DEVICE)
 
 
@@ -105,8 +105,8 @@ class PeerCopy:
         self._copy_bytes, self._times, self._warm_up = copy_bytes, times, warm_up
 
     def mb_per_s(self, gpu: int, other_gpu: int) -> float:
-        """Measure the link between two GPUs in MB/s. Raises ProbeFailed if a GPU is missing or they reach each other
-        only through the host.
+        """Measure the link between two GPUs in MB/s. Raises ProbeFailed if a GPU is missing, if they reach each other
+        only through the host, or if other bytes arrive than were sent.
         """
         return min(self._measure_copy(gpu, other_gpu), self._measure_copy(other_gpu, gpu))
 
@@ -126,11 +126,11 @@ class PeerCopy:
         sent = torch.arange(self._copy_bytes // _INT_BYTES, dtype=torch.int32, device=f"cuda:{source}")
         received = torch.zeros_like(sent, device=f"cuda:{target}")
 
-        def once() -> None:
+        def copy_once() -> None:
             received.copy_(sent, non_blocking=True)
             accelerator.synchronize(received.device)
 
-        took_s = median_s(once, sent.device, self._times, self._warm_up)
+        took_s = median_s(copy_once, sent.device, self._times, self._warm_up)
         if not torch.equal(received.cpu(), sent.cpu()):
             raise ProbeFailed(f"GPU {target} got something else than GPU {source} sent")
         return self._copy_bytes / took_s / _MB
@@ -224,14 +224,17 @@ class CollectiveProbe:
         plan, sizes = self._plan, self._sizes
         out = torch.zeros(max(sizes.pair_bytes // _FLOAT_BYTES, 1), device=self._device)
         into = torch.empty_like(out)
-        to, source = (plan.rank + plan.local) % plan.processes, (plan.rank - plan.local) % plan.processes
+        to, source = (
+            (plan.rank + plan.processes_per_member) % plan.processes,
+            (plan.rank - plan.processes_per_member) % plan.processes,
+        )
 
-        def once() -> None:
+        def exchange_once() -> None:
             for work in dist.batch_isend_irecv([dist.P2POp(dist.isend, out, to), dist.P2POp(dist.irecv, into, source)]):
                 work.wait()
 
         sent_bytes: int = out.numel() * _FLOAT_BYTES
-        return sent_bytes / median_s(once, self._device, sizes.pair_times, sizes.warm_up)
+        return sent_bytes / median_s(exchange_once, self._device, sizes.pair_times, sizes.warm_up)
 
     def clock_s(self) -> tuple[float, float]:
         """Return by how many seconds this clock is ahead of the first process's clock, and the precision in seconds.
@@ -240,11 +243,11 @@ class CollectiveProbe:
         """
         plan = self._plan
         if plan.rank == 0:
-            for rank in range(plan.local, plan.processes, plan.local):
+            for rank in range(plan.processes_per_member, plan.processes, plan.processes_per_member):
                 for time_ in range(_CLOCK_READINGS):
                     self._store.wait([f"asked/{rank}/{time_}"])
                     self._store.set(f"told/{rank}/{time_}", repr(time.time()))
-        if plan.rank == 0 or plan.rank % plan.local:
+        if plan.rank == 0 or plan.rank % plan.processes_per_member:
             return 0.0, 0.0
         best = (0.0, inf)
         for time_ in range(_CLOCK_READINGS):

@@ -84,8 +84,8 @@ def read(raw: bytes) -> RankStacks:
             return _parse_text(raw.decode(errors="replace"), "")
         file = _file.decode(raw)
         if not file.stacks:
-            raise BadStacks(_printable(file.why[:300]) or "no stack is in it")
-        return _parse_text(file.stacks, _printable(file.state[:1]))
+            raise BadStacks(_make_printable(file.why[:300]) or "no stack is in it")
+        return _parse_text(file.stacks, _make_printable(file.state[:1]))
     except (msgspec.MsgspecError, RecursionError, UnicodeError) as error:
         raise BadStacks(f"it is not what a tool prints: {str(error)[:200]}") from error
 
@@ -189,11 +189,11 @@ def _step(name: str, source: str, line: int, python: bool) -> _Step:
         name = name.rsplit(".", 1)[-1]  # py-spy prints the class, faulthandler does not
     elif name.startswith("0x"):
         name = UNNAMED
-    source = _printable(source[-MAX_NAME:]).replace("@", "?")  # the separator of a label
-    return Frame(_printable(name[:MAX_NAME]) or UNNAMED, source or UNNAMED), line if line > 0 else 0, python
+    source = _make_printable(source[-MAX_NAME:]).replace("@", "?")  # the separator of a label
+    return Frame(_make_printable(name[:MAX_NAME]) or UNNAMED, source or UNNAMED), line if line > 0 else 0, python
 
 
-def _printable(text: str) -> str:
+def _make_printable(text: str) -> str:
     """Make a name valid for one line of XML. A `;` is replaced too, since it ends a frame in the guide's text."""
     return "".join(letter if letter.isprintable() and letter != ";" else "?" for letter in text)
 

@@ -54,8 +54,8 @@ def find_rank_places(world_stacks: WorldStacks) -> RankPlaces:
     """Find where the ranks stand, by the Python frames of their main threads: the majority, and the groups that left
     it.
 
-    From the outermost frame inwards, the majority follows the branch with two thirds of the ranks, until none has so
-    many.
+    From the outermost frame inwards, the majority follows the branch with two thirds of the ranks that have a stack,
+    until no branch has so many.
     """
     mains = {
         rank: [each for each in stacks.python if each.main] for rank, stacks in world_stacks.stacks_by_rank.items()

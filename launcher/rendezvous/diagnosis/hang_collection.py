@@ -34,7 +34,8 @@ _TRAINING_PHASES = (Phase.TRAINING, Phase.DRAINING)
 def record_hang(transition: Transition, id_: str, member_state: MemberState, message: Hung) -> None:
     """Record that a member's process hangs (message.why), or that it has resumed (no why).
 
-    The first hang of a round requests the stacks of all members. Messages of another round are ignored.
+    If no hang is being handled, the stacks of all members are requested. Messages of another round, or from a member
+    that does not train, are ignored.
     """
     state, world = transition.state, transition.state.world
     if state.phase not in _TRAINING_PHASES or world is None or not member_state.busy == message.round == world.round:
@@ -173,8 +174,8 @@ def _ranks_of(world: World, id_: str) -> range:
 def act_on_merged(transition: Transition, event: StacksMerged) -> None:
     """Apply the hang policy to the suspect ranks: report them, restart the round, or also exclude their members.
 
-    Does nothing if all processes continue by now or the round has ended. With a restart, the hang is charged like a
-    process failure.
+    Does nothing if the round has ended; if all processes continue by now, only logs the end of the hang. With a
+    restart, the hang is charged like a process failure. No member is excluded if all members are suspect.
     """
     hanging, world = transition.state.hanging, transition.state.world
     if hanging.stage is not HangStage.MERGED or event.number != hanging.number:

@@ -134,7 +134,7 @@ def continue_check(transition: Transition) -> None:
         _end_check(transition, checking.check, checking.verdict)
         return
     results = tuple(result for group in checking.groups for result in _group_results(checking, group))
-    after = checking.check.after(results)
+    after = checking.check.add_round(results)
     _order_probes(transition, after, next_groups_or_verdict(after))
 
 
@@ -149,7 +149,7 @@ def restart_check(transition: Transition, id_: str) -> None:
 
 
 def _cancel_check(transition: Transition, checking: NodeCheckState) -> None:
-    """Cancel the check. At the end of this transition, a new check of the present members starts."""
+    """Cancel the check. At the end of this transition, a new check starts if enough members for a world are present."""
     transition.state = replace(transition.state, phase=Phase.GATHERING, checking=replace(checking, check=None))
     transition.log_event("check_given_up", Reason.MEMBER_LOST)
 

@@ -90,7 +90,8 @@ _REFUSALS = {  # by errno that only a person can repair: the remedy
 
 
 class SharedDir:
-    """A shared folder. All calls block, and raise LockRefused or LockUnreachable if storage fails.
+    """A shared folder. All calls block. An OSError within the block of `open_folder` leaves it as LockRefused or
+    LockUnreachable.
 
     folder: in every call below, the file descriptor of the folder that `open_folder` yields. link: os.link, or a
     storage's replacement of it.
@@ -154,7 +155,7 @@ class SharedDir:
     def create_file(self, folder: int, name: str, content: bytes) -> None:
         """Create a file with this content that only this user can read, and sync it to disk.
 
-        folder: its file descriptor. name: of the file, which must not exist.
+        folder: its file descriptor. name: of the file. Raises OSError if the name exists or storage fails.
         """
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         with open(os.open(name, flags, 0o600, dir_fd=folder), "wb") as file:
@@ -224,7 +225,8 @@ class SharedDir:
     def _check_storage(self, folder: int) -> None:
         """Test storage by writing and linking a file as a claim does. folder: its file descriptor.
 
-        Raises LockRefused if the folder's owner is another user, and OSError if storage fails or cannot do this.
+        Raises LockRefused if the folder's owner is another user or storage has no hard links, and OSError if storage
+        fails.
         """
         trial = f".claim-{0:010}-{secrets.token_hex(8)}"  # round 0: any successful claim sweeps it away
         try:
@@ -308,7 +310,7 @@ class RoundFiles:
         with self.folder.open_folder() as folder:
             newest = self._observe(folder)  # read again: its holder may have changed the budget since
             if newest.number == number - 1 and newest.record and newest.record.run == record.run:
-                record = replace(record, budget=record.budget.newer(newest.record.budget))
+                record = replace(record, budget=record.budget.newer_of(newest.record.budget))
             try:
                 self.folder.create_file(folder, private, seal(record))
                 if not self.folder.publish(folder, private, name):
@@ -393,7 +395,7 @@ class RoundFiles:
         except BadRecord:  # it does not count: the next renewal writes a whole one
             return observation
         if held_record and observation.record and same_grant(held_record, observation.record):
-            budget = observation.record.budget.newer(held_record.budget)
+            budget = observation.record.budget.newer_of(held_record.budget)
             record = replace(observation.record, budget=budget, totals=held_record.totals)
             observation = replace(observation, record=record)
         return replace(observation, holder=holder)

@@ -30,8 +30,8 @@ class RoundLock(ABC):
 
     @abstractmethod
     async def claim(self, record: RoundRecord, after: HeldRound) -> HeldRound | None:
-        """Claim the next round for the record's coordinator. Return it, None if what is stored was changed by another
-        member or by hand since `after` was read: call `look`.
+        """Claim the next round for the record's coordinator. Return it; None if the stored record was changed by
+        another member or by hand since `after` was read: call `look`.
 
         after: the last result of `look`, `claim` or `renew`. Writes the newer one of the restart budgets of `record`
         and of the last round. Raises StaleRound if the round of `record` is not higher than the last one of this run.
@@ -46,7 +46,7 @@ class RoundLock(ABC):
 
     @abstractmethod
     async def close(self) -> None:
-        """Close what was opened. The record stays for the next member."""
+        """Close all connections. The record stays for the next member."""
 
     def _observe_round(self, record: RoundRecord | None, token: str, holder: Hashable) -> HeldRound:
         """Return the round that was read just now. A record of another run is dropped, but its round is newest_round.

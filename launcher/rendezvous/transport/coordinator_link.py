@@ -125,7 +125,7 @@ class ReportedProgress:
 
     def heartbeat(self, now_s: float) -> Heartbeat:
         """Return the heartbeat that reports it, with the times of rank 0 moved to now."""
-        rank_zero = None if self.rank_zero is None else self.rank_zero.later(now_s - self.read_s)
+        rank_zero = None if self.rank_zero is None else self.rank_zero.age_by(now_s - self.read_s)
         return Heartbeat(self.step, self.saved, self.importing_s, rank_zero)
 
 
@@ -427,7 +427,7 @@ class CoordinatorSearch:
             case Refused(reason=reason, detail=detail):
                 return GiveUp(Reason(reason) if reason in set(Reason) else Reason.REFUSED, detail)
             case Redirect() if answer.port:
-                lost = (answer.address, answer.port) in search.lap.failed
+                lost = (answer.address, answer.port) in search.lap.failed_addresses
                 if lost and asyncio.get_running_loop().time() < search.since_s + NOTICE_S:
                     await asyncio.sleep(0.1)
                     return search  # ask it again: it has not noticed yet that the coordinator it names is lost

@@ -346,7 +346,10 @@ class Coordinator:
             self.ended.set_result(end)
 
     async def close(self) -> None:
-        """Stop all timers and tasks, store the totals, and close all connections after sending what is pending."""
+        """Stop all timers and tasks, and close all connections after sending their pending messages.
+
+        The totals are stored at the arbiter first, unless this coordinator has stepped down.
+        """
         self._beat_timer.cancel()
         self.events.close()
         await self._tasks.cancel()

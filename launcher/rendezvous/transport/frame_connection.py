@@ -203,8 +203,8 @@ async def open_local_stream(sock: socket.socket) -> tuple[asyncio.StreamReader, 
 async def next_frame(reader: asyncio.StreamReader, max_bytes: int) -> bytes:
     """Read the body of the next frame.
 
-    Raises BadFrame for a body of more than `max_bytes`, IncompleteReadError if the stream ends before or in the frame,
-    and OSError if the connection fails.
+    Raises BadFrame for a body of 0 or more than `max_bytes` bytes, IncompleteReadError if the stream ends before or in
+    the frame, and OSError if the connection fails.
     """
     header = await reader.readexactly(PREFIX_BYTES)
     return await reader.readexactly(body_bytes(header, max_bytes))

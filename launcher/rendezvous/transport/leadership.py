@@ -124,7 +124,7 @@ class Leadership:
                 return False, (record.address, record.port) if record.port else None
             if record.run == self._run:
                 budget, totals = (
-                    budget.newer(record.budget),
+                    budget.newer_of(record.budget),
                     ledgers.later_totals(totals, _stored_totals(self._log_event, record)),
                 )
                 granted_before = 0 if record.coordinator == self.member.id else record.round

@@ -29,7 +29,7 @@ from turnout.launcher.coordinator_messages import (
     read_at_coordinator,
 )
 from turnout.launcher.errors import BadFrame
-from turnout.launcher.event_log import EventLog, rate_limited
+from turnout.launcher.event_log import EventLog, limit_rate
 from turnout.launcher.framing import MAC_BYTES, FrameAuth, NotProven
 from turnout.launcher.model import Reason
 from turnout.launcher.rendezvous.transport.frame_connection import Acceptor, FrameConnection
@@ -165,7 +165,7 @@ class Listener:
         self.token, self.run, self.log_event = (
             token,
             run,
-            rate_limited(log_event),
+            limit_rate(log_event),
         )  # peers without the token must not fill the log
         self.redirect_target: Callable[[], Redirect | None] = lambda: None
         self._host: ListenerHost | None = None

@@ -70,9 +70,10 @@ class RoundHolder:
             self._put(Unanswered(record.round, str(error)))
 
     async def renew_periodically(self) -> None:
-        """Renew the granted round every RENEW_S seconds, without end.
+        """Renew the granted round every RENEW_S seconds, without end. Skip a renewal while a round is being claimed.
 
-        If no renewal succeeds for FENCE_S seconds, the event GrantExpired is queued.
+        If no renewal succeeds for FENCE_S seconds, the event GrantExpired is queued. If another coordinator has the
+        round, Denied is queued.
         """
         while True:
             await asyncio.sleep(RENEW_S)

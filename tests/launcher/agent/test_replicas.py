@@ -15,7 +15,7 @@ from tests.kit.wait import until
 from tests.launcher.agent.crew import command_of, running
 from tests.launcher.agent.test_checkpoints import arenas, committed, gathered, job, lines, newest_round, started
 from turnout.launcher.checkpoint.arena.arena import Arena
-from turnout.launcher.checkpoint.format.arena_layout import SlotState, newest, offset_of
+from turnout.launcher.checkpoint.format.arena_layout import SlotState, newest_generation, offset_of
 
 pytestmark = pytest.mark.slow
 
@@ -123,7 +123,7 @@ def kept(job):
     for path in arenas(job):
         arena = Arena.open(path)
         slots, owner = arena.slots(), arena.identity.owner.partition("/")[0]
-        if owner and (at := newest(slots, hashed_only=True)) is not None:
+        if owner and (at := newest_generation(slots, hashed_only=True)) is not None:
             steps[owner] = max(steps.get(owner, -1), slots[at].record.step)
         arena.close()
     return steps

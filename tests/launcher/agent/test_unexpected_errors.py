@@ -8,7 +8,7 @@ import pytest
 from turnout.launcher.agent.coordinator_only import CoordinatorOnlyHost
 from turnout.launcher.agent.coordinator_session import CoordinatorSession
 from turnout.launcher.agent.start_agent import member_of, run_agent
-from turnout.launcher.agent.torchrun.rendezvous import TorchAgentWorkers
+from turnout.launcher.agent.torchrun.rendezvous import BackgroundAgent, TorchAgentWorkers
 from turnout.launcher.cli.to_settings import read
 from turnout.launcher.coordinator_messages import VERSION, Join, LastWorld
 from turnout.launcher.model import RestartBudget
@@ -27,7 +27,7 @@ class BrokenWorkers(TorchAgentWorkers):
         if self._broken == "start":
             raise TypeError("no such field")
 
-    async def ended(self):
+    async def wait_ended(self):
         raise TypeError("no such field")
 
 
@@ -37,6 +37,18 @@ def test_an_unexpected_error_of_the_workers_ends_the_agent(broken):
     agent = run_agent(settings, {}, lambda word, facts: None, training=BrokenWorkers(broken))
     with pytest.raises(TypeError, match="no such field"):
         asyncio.run(asyncio.wait_for(agent, 20))
+
+
+class BrokenAgent(BackgroundAgent):
+    """An agent beside torch's that raises what no launcher error stands for."""
+
+    async def _attend(self, settings):
+        raise TypeError("no such field")
+
+
+def test_an_unexpected_error_comes_to_torchs_agent():
+    with pytest.raises(TypeError, match="no such field"):
+        BrokenAgent(None).over.result(20)
 
 
 class BrokenSearch:

@@ -22,7 +22,7 @@ BASES = {
     "switchbox-check": (*THREE, "--network-check"),
     "comm-perf-test": (*THREE, "--network-check"),
 }
-SETTING = [option for option in OPTIONS if not option.asks]
+SETTING = [option for option in OPTIONS if not option.prints_page]
 
 
 def by_name(options):
@@ -153,5 +153,5 @@ def test_a_completion_script_knows_every_option(shell):
 
 
 def test_a_page_is_only_for_who_types_it():
-    assert {option.name for option in OPTIONS if option.asks} == {"help", "print-completion", "version"}
+    assert {option.name for option in OPTIONS if option.prints_page} == {"help", "print-completion", "version"}
     assert settings([], {"PET_HELP": "1", "PET_PRINT_COMPLETION": "frogs", "TURNOUT_HELP": "1"})

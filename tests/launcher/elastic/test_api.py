@@ -6,7 +6,7 @@ from importlib.metadata import version
 
 import pytest
 
-from turnout.launcher.cli.to_settings import resizable
+from turnout.launcher.cli.to_settings import resize_warning
 from turnout.launcher.elastic.gradients import synced
 from turnout.launcher.torch_version import TorchTooOld, check_torch, too_old_message
 
@@ -73,7 +73,7 @@ def test_the_torch_that_is_here_will_do_and_none_is_no_fault():
     ],
 )
 def test_resizing_is_promised_for_ddp_only(strategy, minimum, maximum, told):
-    warning = resizable(strategy, minimum, maximum)
+    warning = resize_warning(strategy, minimum, maximum)
     assert (warning is None) == (told is None)
     if told:
         assert warning.startswith(

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.kit.hypothesis_examples import scaled
 from turnout.launcher.elastic.batch import ElasticBatch
-from turnout.launcher.elastic.sampler import ElasticSampler, shuffled
+from turnout.launcher.elastic.sampler import ElasticSampler, shuffle_positions
 
 EPOCHS, SEED = 2, 11
 
@@ -102,7 +102,7 @@ def train(legs, length, batch):
 def undisturbed(length, batch):
     """The batches of the plain loop that never stops: each epoch's order, cut into batches."""
     for epoch in range(EPOCHS):
-        order = shuffled(np.arange(length), length, SEED, epoch).tolist()
+        order = shuffle_positions(np.arange(length), length, SEED, epoch).tolist()
         for first in range(0, length, batch.global_batch):
             yield epoch, sorted(order[first : first + batch.global_batch])
 

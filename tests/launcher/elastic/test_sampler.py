@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 
 from tests.kit.hypothesis_examples import scaled
 from turnout.launcher.elastic.batch import BadBatch, ElasticBatch
-from turnout.launcher.elastic.sampler import BadData, ElasticSampler, OtherData, shuffled
+from turnout.launcher.elastic.sampler import BadData, ElasticSampler, OtherData, shuffle_positions
 
 ALONE = {"world": 1, "rank": 0}
 
 
 def order(length, seed=0, epoch=0):
-    return shuffled(np.arange(length), length, seed, epoch).tolist()
+    return shuffle_positions(np.arange(length), length, seed, epoch).tolist()
 
 
 @settings(max_examples=scaled(300), deadline=None)
@@ -28,16 +28,16 @@ def test_every_epoch_is_a_permutation(length, seed, epoch):
 @given(st.integers(1, 2**62), st.integers(0, 9), st.data())
 def test_an_order_of_any_length_is_looked_at_anywhere_without_the_rest(length, seed, data):
     positions = sorted(data.draw(st.sets(st.integers(0, length - 1), min_size=1, max_size=40)))
-    samples = shuffled(np.array(positions), length, seed, 0)
+    samples = shuffle_positions(np.array(positions), length, seed, 0)
     assert len(set(samples.tolist())) == len(positions)
     assert all(0 <= sample < length for sample in samples)
-    assert [shuffled(np.array([at]), length, seed, 0)[0] for at in positions] == samples.tolist()
+    assert [shuffle_positions(np.array([at]), length, seed, 0)[0] for at in positions] == samples.tolist()
 
 
 def test_an_order_never_changes_since_saved_cursors_point_into_it():
     assert order(10) == [0, 3, 7, 4, 5, 9, 6, 1, 2, 8]
-    assert shuffled(np.arange(3), 1_000, 42, 7).tolist() == [490, 957, 891]
-    assert shuffled(np.array([0, 2**61]), 2**62, 1, 1).tolist() == [776507616669435281, 3791171753851237553]
+    assert shuffle_positions(np.arange(3), 1_000, 42, 7).tolist() == [490, 957, 891]
+    assert shuffle_positions(np.array([0, 2**61]), 2**62, 1, 1).tolist() == [776507616669435281, 3791171753851237553]
 
 
 def test_orders_are_even_and_owe_nothing_to_one_another():
@@ -45,7 +45,7 @@ def test_orders_are_even_and_owe_nothing_to_one_another():
     table, along, still = np.zeros((20, 20)), [], 0
     places = np.arange(1_000)
     for epoch in range(400):
-        samples = shuffled(places, 1_000, 7, epoch)
+        samples = shuffle_positions(places, 1_000, 7, epoch)
         np.add.at(table, (places // 50, samples // 50), 1)
         along.append(np.corrcoef(samples[:-1], samples[1:])[0, 1])
         still += int((samples == places).sum())

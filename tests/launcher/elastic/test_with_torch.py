@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tests.launcher.elastic.names import BATCHES, WORLDS
-from turnout.launcher.elastic.sampler import shuffled
+from turnout.launcher.elastic.sampler import shuffle_positions
 
 pytestmark = pytest.mark.slow
 
@@ -70,12 +70,12 @@ def test_workers_that_fetch_ahead_move_no_cursor(seen):
     assert found["cursors"] == [0, 4, 4, 8, 8]
     assert found["looked"][0] >= 8  # 2 workers x 4 ahead: two batches past what is committed
     assert found["state"] == {"seed": 9, "epoch": 0, "cursor": 8, "length": 40}
-    order = shuffled(np.arange(40), 40, 9, 0).tolist()
+    order = shuffle_positions(np.arange(40), 40, 9, 0).tolist()
     assert found["mine"] == order[1:10:2]  # of each batch its second and fourth; the third batch is not committed
 
 
 def test_one_loader_with_lasting_workers_serves_every_epoch(seen):
-    assert seen["epochs"] == [shuffled(np.arange(40), 40, 9, epoch).tolist() for epoch in (0, 1)]
+    assert seen["epochs"] == [shuffle_positions(np.arange(40), 40, 9, epoch).tolist() for epoch in (0, 1)]
 
 
 @pytest.mark.contract("VE-07", "VE-19")

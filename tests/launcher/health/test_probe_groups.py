@@ -69,7 +69,7 @@ def test_the_first_round(nodes, groups):
 @pytest.mark.parametrize("nodes", [1, 2, 3, 4, 5, 64])
 def test_a_round_that_finds_nothing_is_the_only_one(nodes):
     verdict, rounds = SimulatedNodes(nodes).check()
-    assert verdict.clean
+    assert verdict.is_clean
     assert len(rounds) == 1
 
 
@@ -267,7 +267,7 @@ def ran(nodes, *rounds):
     check = Check(SimulatedNodes(nodes).names)
     for groups in rounds:
         pairs = [(f"n{group[0]}", f"n{group[-1]}", None if "x" in group else 1.0) for group in groups.split()]
-        check = check.after(tuple(Measured((one, other), (1.0, 1.0), time_s) for one, other, time_s in pairs))
+        check = check.add_round(tuple(Measured((one, other), (1.0, 1.0), time_s) for one, other, time_s in pairs))
     return check
 
 
@@ -313,29 +313,32 @@ def test_findings_stand_in_the_order_of_the_nodes():
 def test_what_passes_when_tried_again_is_told_and_nobody_is_blamed():
     floor, check = SimulatedNodes(4), Check(SimulatedNodes(4).names)
     once = Measured(("n0", "n1"), (1.0, 1.0), None)
-    check = check.after((once, floor.measure(("n2", "n3"))))
+    check = check.add_round((once, floor.measure(("n2", "n3"))))
     while not isinstance(answer := next_groups_or_verdict(check), Verdict):
-        check = check.after(tuple(floor.measure(group) for group in answer))
+        check = check.add_round(tuple(floor.measure(group) for group in answer))
     assert [(each.nodes, "once" in each.why) for each in answer.undecided] == [(("n0", "n1"), True)]
     assert not answer.bad_nodes + answer.bad_links
 
 
 def test_a_node_of_which_nothing_was_heard_is_asked_again():
-    floor, check = SimulatedNodes(4), Check(SimulatedNodes(4).names).after((SimulatedNodes(4).measure(("n0", "n1")),))
+    floor, check = (
+        SimulatedNodes(4),
+        Check(SimulatedNodes(4).names).add_round((SimulatedNodes(4).measure(("n0", "n1")),)),
+    )
     assert {"n2", "n3"} <= {*chain(*next_groups_or_verdict(check))}
-    check = check.after((floor.measure(("n0", "n2")), floor.measure(("n1", "n3"))))
+    check = check.add_round((floor.measure(("n0", "n2")), floor.measure(("n1", "n3"))))
     assert next_groups_or_verdict(check) == Verdict()
 
 
 def test_of_three_with_a_broken_one_the_others_are_tried_together():
-    check = Check(SimulatedNodes(3).names).after((Measured(("n2",), (None,), None),))
+    check = Check(SimulatedNodes(3).names).add_round((Measured(("n2",), (None,), None),))
     assert next_groups_or_verdict(check) == (("n0", "n1"),)
 
 
 def test_of_two_with_a_broken_one_the_other_is_measured_alone():
-    check = Check(SimulatedNodes(2).names).after((Measured(("n1",), (None,), None),))
+    check = Check(SimulatedNodes(2).names).add_round((Measured(("n1",), (None,), None),))
     assert next_groups_or_verdict(check) == (("n0",),)
-    verdict = next_groups_or_verdict(check.after((Measured(("n0",), (1.0,), None),)))
+    verdict = next_groups_or_verdict(check.add_round((Measured(("n0",), (1.0,), None),)))
     assert numbers(verdict.bad_nodes) == [(1,)]
     assert [each.nodes for each in verdict.undecided] == [("n0",)], "nobody is left to try its network with"
 
@@ -347,7 +350,7 @@ def test_of_two_with_a_broken_one_the_other_is_measured_alone():
         pytest.param(lambda: Check(("n0", "n0")), id="a node twice"),
         pytest.param(lambda: Measured(("n0", "n1"), (1.0,), 1.0), id="a member without a time"),
         pytest.param(lambda: Measured(("n0",), (float("nan"),), None), id="a time that is none"),
-        pytest.param(lambda: Check(("n0",)).after((Measured(("n1",), (1.0,), None),)), id="results of a stranger"),
+        pytest.param(lambda: Check(("n0",)).add_round((Measured(("n1",), (1.0,), None),)), id="results of a stranger"),
         pytest.param(lambda: StragglerLimits(factor=1.0), id="each node would be slow"),
         pytest.param(lambda: StragglerLimits(compute_s=0.0), id="a floor of nothing"),
     ],

@@ -84,7 +84,7 @@ def test_a_round_is_granted_once(round_):
 @given(budgets, budgets)
 def test_the_budget_of_a_claim_never_goes_back(before, brought):
     written = record_to_write(record(8, "bob", budget=brought), held(record(7, budget=before)))
-    assert written.budget == before.newer(brought)
+    assert written.budget == before.newer_of(brought)
     assert written.budget.total >= before.total
     assert (written.round, written.coordinator) == (8, "bob")
 

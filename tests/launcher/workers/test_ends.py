@@ -65,7 +65,7 @@ async def test_nothing_to_do_is_done(testbed):
 
 async def test_a_round_is_over_when_all_have_ended_well(testbed):
     ended = await testbed.run(*(testbed.program("print(1)", local_rank=rank) for rank in range(3)))
-    assert sorted((each.local_rank, each.code, each.signal, each.failed) for each in ended) == [
+    assert sorted((each.local_rank, each.code, each.signal, each.has_failed) for each in ended) == [
         (rank, 0, "", False) for rank in range(3)
     ]
 
@@ -85,7 +85,7 @@ async def test_the_first_failure_is_told_while_the_others_run(testbed, text, cod
     orders = [testbed.program(SLEEP), testbed.program(text, local_rank=1), testbed.program(SLEEP, local_rank=2)]
     await testbed.start(*orders)
     (failed,) = await testbed.ended()
-    assert (failed.local_rank, failed.code, failed.signal, failed.failed) == (1, code, name, True)
+    assert (failed.local_rank, failed.code, failed.signal, failed.has_failed) == (1, code, name, True)
     assert len(testbed.processes.pids()) == 2
     first, *others = await testbed.stop()
     assert first == failed

@@ -18,7 +18,7 @@ from turnout.launcher.workers.numa import (
     machine,
     numbers,
     read_machine,
-    visible,
+    visible_devices,
 )
 
 
@@ -180,12 +180,12 @@ GPUS = (Device("a", 0, "GPU-aa"), Device("b", 1, "GPU-bb"), Device("c", 0, "GPU-
     ],
 )
 def test_the_visible_gpus_are_those_that_cuda_would_see(chosen, names):
-    assert "".join(device.address for device in visible(GPUS, chosen)) == names
+    assert "".join(device.address for device in visible_devices(GPUS, chosen)) == names
 
 
 @pytest.mark.parametrize("chosen", ["3", "MIG-x", "GPU-z"])
 def test_a_gpu_that_nobody_knows_is_told(chosen):
-    assert visible(GPUS, chosen) == NotBound(f"no device is known by {chosen!r} of CUDA_VISIBLE_DEVICES")
+    assert visible_devices(GPUS, chosen) == NotBound(f"no device is known by {chosen!r} of CUDA_VISIBLE_DEVICES")
 
 
 def put(root: Path, path, text=""):

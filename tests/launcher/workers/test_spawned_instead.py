@@ -18,11 +18,11 @@ from turnout.launcher.workers.worker_spec import (
     Exited,
     JobVariables,
     SpawnSpec,
+    arguments_of_rank,
     command,
-    common,
-    of_process,
-    of_rank,
-    read_at_import,
+    common_environment,
+    is_read_at_import,
+    process_environment,
     why_not_forkable,
 )
 
@@ -75,7 +75,7 @@ def test_a_fork_will_do_or_why_not(order, why):
     ],
 )
 def test_what_libraries_read_at_import_is_known(name):
-    assert read_at_import(name)
+    assert is_read_at_import(name)
 
 
 FORMED = Formed(
@@ -93,12 +93,12 @@ FORMED = Formed(
 
 
 def env_of(local_rank, shared=None, **job):
-    return of_process(shared or {}, JobVariables("run", **job), FORMED, 3, local_rank)
+    return process_environment(shared or {}, JobVariables("run", **job), FORMED, 3, local_rank)
 
 
 @pytest.mark.contract("PE-05")
 def test_a_process_is_told_its_place_as_torchelastic_tells_it():
-    assert env_of(1, common({"HOME": "/h"}, 3), role="trainer", max_restarts=9) == {
+    assert env_of(1, common_environment({"HOME": "/h"}, 3), role="trainer", max_restarts=9) == {
         "HOME": "/h",
         "OMP_NUM_THREADS": "1",
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
@@ -147,7 +147,7 @@ def test_a_script_of_dlrover_reads_how_many_workers_its_batch_is_made_for(shared
 @pytest.mark.parametrize("value", ["0", "1", ""])
 def test_what_the_pod_says_of_buffers_is_what_its_processes_have(value):  # PE-43
     """The pod's maker sets it, a user or a controller; the launcher leaves it as it is."""
-    assert env_of(0, common({"PYTHONUNBUFFERED": value}, 3))["PYTHONUNBUFFERED"] == value
+    assert env_of(0, common_environment({"PYTHONUNBUFFERED": value}, 3))["PYTHONUNBUFFERED"] == value
 
 
 def test_words_of_dlrover_that_the_pod_has_stay():
@@ -170,7 +170,7 @@ def test_every_rank_accumulates_at_least_one_step_as_dlrover_counts(maximum, mis
         formed = msgspec.structs.replace(
             FORMED, group_rank=group_rank, group_size=workers, first_rank=group_rank * processes, ranks=ranks
         )
-        env = of_process(
+        env = process_environment(
             {"WORKER_NUM": given}, JobVariables("run", most_workers=maximum), formed, processes, processes - 1
         )
         wanted = int(env["WORKER_NUM"]) * int(env["LOCAL_WORLD_SIZE"])
@@ -186,7 +186,7 @@ def test_every_rank_accumulates_at_least_one_step_as_dlrover_counts(maximum, mis
     ],
 )
 def test_threads_are_counted_for_several_processes(own, processes, threads):
-    assert common(own, processes).get("OMP_NUM_THREADS") == threads
+    assert common_environment(own, processes).get("OMP_NUM_THREADS") == threads
 
 
 @pytest.mark.parametrize(
@@ -218,7 +218,7 @@ def test_a_virtual_local_rank_without_a_device_is_refused():
 @given(st.text(max_size=20), st.integers(0, 99))
 def test_only_local_rank_is_replaced_in_arguments(text, rank):
     word = text.replace("$", "")
-    assert of_rank((word, f"{word}${{local_rank}}", "$HOME ${x} $ $$"), rank) == (
+    assert arguments_of_rank((word, f"{word}${{local_rank}}", "$HOME ${x} $ $$"), rank) == (
         word,
         f"{word}{rank}",
         "$HOME ${x} $ $",

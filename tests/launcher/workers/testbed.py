@@ -79,7 +79,7 @@ class WorkerTestbed:
                 Path(self._path(order.local_rank, name)).unlink(missing_ok=True)
 
     async def ended(self):
-        return await asyncio.wait_for(self.processes.ended(), SECONDS)
+        return await asyncio.wait_for(self.processes.wait_ended(), SECONDS)
 
     async def stop(self, *args, **more):
         return await asyncio.wait_for(self.processes.stop(*args, **more), SECONDS)

@@ -17,7 +17,7 @@ from turnout.launcher.checkpoint.format.arena_layout import (
     Identity,
     ShardRecord,
     SlotState,
-    newest,
+    newest_generation,
     table_at,
 )
 from turnout.launcher.checkpoint.format.shard_file import CHUNK_BYTES, sums_of
@@ -46,7 +46,7 @@ def save(arena, step, data_bytes=100_000):
 def load(arena):
     """The newest step, with its bytes."""
     slots = arena.slots()
-    found = newest(slots)
+    found = newest_generation(slots)
     if found is None:
         return None
     saved = slots[found].record
@@ -97,7 +97,7 @@ def test_the_layout_may_change_from_save_to_save(arena):
     for step, size in enumerate(sizes, 1):
         save(arena, step, size)
         assert load(arena) == step
-        kept = arena.slots()[newest(arena.slots())]
+        kept = arena.slots()[newest_generation(arena.slots())]
         assert (kept.record.data_bytes, kept.reserved_bytes >= kept.record.region_bytes) == (size, True)
 
 
@@ -253,9 +253,9 @@ def test_views_outlive_a_generation_that_grows_and_the_arena_itself(folder):
 
 def test_a_generation_is_populated_ahead_and_keeps_what_it_holds(arena):
     save(arena, 1)
-    assert not arena.ready(0, 1)
+    assert not arena.is_mapped(0, 1)
     assert arena.populate(0, 20_000_000)
-    assert arena.ready(0, 20_000_000)
+    assert arena.is_mapped(0, 20_000_000)
     assert load(arena) == 1
     assert arena.path.stat().st_blocks * 512 >= 20_000_000
 

@@ -2,6 +2,7 @@
 
 import os
 import secrets
+import struct
 import subprocess
 import sys
 from dataclasses import replace
@@ -12,8 +13,9 @@ import pytest
 
 from turnout.launcher.checkpoint.arena.arena import Arena
 from turnout.launcher.checkpoint.arena.arena_files import ArenaLocks, ShmAllocation, boot_id, find, leftovers, limits
-from turnout.launcher.checkpoint.format.arena_layout import PAGE_BYTES, Identity, identity_page
-from turnout.launcher.errors import BadCheckpoint, NoMemory
+from turnout.launcher.checkpoint.format.arena_layout import PAGE_BYTES, VERSION, Identity, identity_page
+from turnout.launcher.checkpoint.format.shard_file import sum_of
+from turnout.launcher.errors import BadCheckpoint, NewerFormat, NoMemory
 
 OURS = Identity("run", "w-0", 0, boot_id(), 3)
 
@@ -105,6 +107,16 @@ def test_a_file_is_passed_over_and_told(tmp_path, plant, why):
             Arena.open(path)
         assert leftovers(tmp_path, "another run") == []
     assert path.exists() or path.is_symlink()
+
+
+def test_an_arena_of_a_newer_format_is_told_from_a_broken_one(tmp_path):
+    path = planted(tmp_path)
+    page = bytearray(path.read_bytes()[: PAGE_BYTES - 8])
+    page[7] += 1
+    path.write_bytes((page + struct.pack("<Q", sum_of(page))).ljust(path.stat().st_size, b"\0"))
+    with pytest.raises(NewerFormat, match=str(path)) as caught:
+        Arena.open(path)
+    assert caught.value.format == VERSION + 1
 
 
 def test_a_folder_that_is_not_there_has_no_arenas(tmp_path):

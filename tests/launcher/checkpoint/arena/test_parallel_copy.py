@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from turnout.launcher.checkpoint.arena.arena import address_of
-from turnout.launcher.checkpoint.arena.parallel_copy import MAX_THREADS, Copier, even
+from turnout.launcher.checkpoint.arena.parallel_copy import MAX_THREADS, Copier, divide_evenly
 
 GUARD = 64  # bytes between and around targets that must stay as they are
 
@@ -116,7 +116,7 @@ def test_tensors_of_torch_are_copied_bit_by_bit(copiers):
 @given(shape=pieces, count=st.integers(1, 9))
 def test_the_parts_of_an_order_are_even_and_together_the_order(shape, count):
     _, rows, _ = laid_out(shape)
-    parts = even(np.array(rows, np.int64).reshape(-1, 3), count)
+    parts = divide_evenly(np.array(rows, np.int64).reshape(-1, 3), count)
     total = sum(size for _, _, size in rows)
     sizes = [int(part[:, 2].sum()) for part in parts]
     assert sum(sizes) == total

@@ -63,7 +63,7 @@ def had(pages, arena, size, driver=None):
 def test_without_a_gpu_nobody_is_told(arena):
     pages = PinnedPages(3)
     had(pages, arena, SIZE)
-    assert all(arena.ready(generation, SIZE) for generation in range(3))
+    assert all(arena.is_mapped(generation, SIZE) for generation in range(3))
     pages.close()
 
 

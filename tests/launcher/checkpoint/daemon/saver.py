@@ -13,7 +13,7 @@ import numpy as np
 
 from turnout.launcher.checkpoint.arena.arena import Arena, address_of
 from turnout.launcher.checkpoint.arena.parallel_copy import Copier
-from turnout.launcher.checkpoint.format.arena_layout import PAGE_BYTES, ShardRecord, newest, offset_of
+from turnout.launcher.checkpoint.format.arena_layout import PAGE_BYTES, ShardRecord, newest_generation, offset_of
 from turnout.launcher.linux import die_with
 
 MAX_WORDS = 1 << 16
@@ -43,7 +43,7 @@ def die_with_parent():
 def save_on(path):
     arena, copier = Arena.open(path), Copier(2)
     slots = arena.slots()
-    at = newest(slots)
+    at = newest_generation(slots)
     for step in count(0 if at is None else slots[at].record.step + 1):
         record, data = record_of(step), bytes_of(step)
         while (generation := arena.begin(record)) is None:

@@ -16,7 +16,7 @@ from tests.kit.wait import until
 from tests.launcher.checkpoint.daemon.saver import bytes_of, record_of
 from turnout.launcher.checkpoint.arena.arena import Arena
 from turnout.launcher.checkpoint.arena.arena_files import boot_id, private_folder, socket_in
-from turnout.launcher.checkpoint.format.arena_layout import Identity, SlotState, newest
+from turnout.launcher.checkpoint.format.arena_layout import Identity, SlotState, newest_generation
 from turnout.launcher.checkpoint.format.daemon_messages import (  # fmt: skip
     MAX_BYTES,
     Done,
@@ -221,7 +221,7 @@ def test_the_next_daemon_of_the_worker_adopts_what_the_last_has_left(daemon):
     after = daemon().meet()
     assert after.ask(GetHeldSteps(1), HeldSteps).held_steps == (HeldStep(7, 0, 2, 1),)
     found = Arena.open(after.ask(hello(), ArenaAt).path)
-    assert newest(found.slots()) == generation
+    assert newest_generation(found.slots()) == generation
     assert not found.slots()[generation].pinned, "whoever has pinned it is gone"
 
 

@@ -16,7 +16,7 @@ import pytest
 from tests.launcher.checkpoint.daemon.saver import bytes_of, record_of
 from turnout.launcher.checkpoint.arena.arena import Arena
 from turnout.launcher.checkpoint.arena.arena_files import boot_id
-from turnout.launcher.checkpoint.format.arena_layout import Identity, SlotState, newest
+from turnout.launcher.checkpoint.format.arena_layout import Identity, SlotState, newest_generation
 from turnout.launcher.checkpoint.format.shard_file import sums_of
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -97,7 +97,7 @@ def check(arena, generation):
 def read_along(arena, until_s):
     """Do what a daemon does, beside the saver: pin the newest, look at it twice, hash it in between."""
     while time.monotonic() < until_s:
-        generation = newest(arena.slots())
+        generation = newest_generation(arena.slots())
         if generation is None or (record := arena.pin(generation)) is None:
             continue
         assert check(arena, generation) == record.step
@@ -131,7 +131,7 @@ def test_the_newest_sealed_step_is_whole_wherever_its_saver_was_killed(arena, sa
         slots = arena.slots()
         assert [slot.fault for slot in slots if slot.fault] == []
         in_mid_save += any(slot.state is SlotState.WRITING for slot in slots)
-        found = newest(slots)
+        found = newest_generation(slots)
         if found is None:
             assert savers.sealed == -1
             continue

@@ -11,7 +11,7 @@ from tests.kit.hypothesis_examples import scaled
 from turnout.launcher.checkpoint.arena.arena import Arena
 from turnout.launcher.checkpoint.arena.arena_files import boot_id
 from turnout.launcher.checkpoint.daemon.rank_store import DroppedSave, PersistQueue
-from turnout.launcher.checkpoint.format.arena_layout import PAGE_BYTES, Identity, ShardRecord, newest
+from turnout.launcher.checkpoint.format.arena_layout import PAGE_BYTES, Identity, ShardRecord, newest_generation
 
 BYTES = 100
 
@@ -46,7 +46,7 @@ class Saves(RuleBasedStateMachine):
 
     def overtake(self):
         """Overtake the oldest save, as the daemon does; the one overtaken then sees that it is."""
-        epoch = self.line.drop_oldest(self.arena.slots()[newest(self.arena.slots())].epoch)
+        epoch = self.line.drop_oldest(self.arena.slots()[newest_generation(self.arena.slots())].epoch)
         if epoch is None:
             return False
         assert epoch == min(self.queued.keys() - {self.now}), "the oldest that waits"
@@ -75,7 +75,7 @@ class Saves(RuleBasedStateMachine):
         if self.now is None:
             self.storage_is_free()
         self.check(self.queued[self.now], self.now)
-        self.line.done()
+        self.line.end_turn()
         self.leave(self.now)
         self.written.append(self.now)
         self.now = None
@@ -88,7 +88,7 @@ class Saves(RuleBasedStateMachine):
     @invariant()
     def the_newest_save_is_there_whole_and_so_is_all_that_goes_to_storage(self):
         if self.step:
-            self.check(newest(self.arena.slots()), self.step)
+            self.check(newest_generation(self.arena.slots()), self.step)
         for step, generation in self.queued.items():
             self.check(generation, step)
         assert self.gone.isdisjoint(self.written)

@@ -30,7 +30,7 @@ from turnout.launcher.checkpoint.format.daemon_messages import (
     StoredStep,
 )
 from turnout.launcher.checkpoint.storage.posix_store import open_store
-from turnout.launcher.checkpoint.storage.step_reader import steps
+from turnout.launcher.checkpoint.storage.step_reader import committed_steps
 from turnout.launcher.coordinator_messages import RestorePlace
 
 BYTE_S = {"TURNOUT_PERSIST_BYTES_S": "1"}  # what has more than a mebibyte is written for as long as the test lasts
@@ -110,7 +110,7 @@ def committed(daemon, target, step):  # noqa: F811
     connections = [one.meet(), one.meet()]
     for local_rank, connection in enumerate(connections):
         to_disk(connection, opened(connection, local_rank), step, target, local_rank)
-    until(lambda: step in steps(open_store(str(target)), world.Said()), one.log.read_text)
+    until(lambda: step in committed_steps(open_store(str(target)), world.Said()), one.log.read_text)
     return one, one.meet()
 
 
@@ -126,7 +126,7 @@ def test_what_a_process_announced_before_it_ended_is_stored(daemon, tmp_path):  
         connection.close()
         os.kill(one.process.pid, signal.SIGCONT)
     assert one.end(done=True) == 0
-    assert steps(open_store(str(target)), world.Said()) == (7,)
+    assert committed_steps(open_store(str(target)), world.Said()) == (7,)
 
 
 def test_what_is_in_storage_is_told(daemon, tmp_path):  # noqa: F811
@@ -180,7 +180,7 @@ def test_held_steps_go_nowhere_when_the_world_goes_on_from_a_newer_one(daemon, t
     for local_rank in (0, 1):
         connection = one.meet()
         to_disk(connection, opened(connection, local_rank), 10, target, local_rank)
-    until(lambda: steps(store, world.Said()) == (9, 10), one.log.read_text)
+    until(lambda: committed_steps(store, world.Said()) == (9, 10), one.log.read_text)
 
 
 @pytest.mark.parametrize("there", [
@@ -205,7 +205,7 @@ def test_when_storage_is_read_what_waits_for_a_lost_rank_is_given_up(daemon, tmp
     assert agent.ask(FindStored(), StoredStep) == StoredStep(str(target), -1)
     world.save(open_store(str(target)), 7, 1, run="job")
     until(lambda: "checkpoint_incomplete step=7 missing=[1]" in one.log.read_text(), one.log.read_text)
-    assert steps(open_store(str(target)), world.Said()) == ()
+    assert committed_steps(open_store(str(target)), world.Said()) == ()
 
 
 @pytest.mark.parametrize(("age_s", "stays"), [
@@ -232,4 +232,4 @@ def test_what_killed_writers_have_left_is_swept(daemon, tmp_path, age_s, stays):
     assert aside.exists() is stays
     assert (target / "step-0000000005" / "rank-00000.safetensors").exists() is stays
     assert mine.exists()
-    assert steps(store, world.Said()) == (3, 7)
+    assert committed_steps(store, world.Said()) == (3, 7)

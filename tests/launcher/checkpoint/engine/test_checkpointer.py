@@ -23,7 +23,7 @@ from tests.launcher.checkpoint.storage.world import Said
 from turnout.launcher.checkpoint.arena.arena import ArenaBusy
 from turnout.launcher.checkpoint.engine.checkpointer import Checkpointer
 from turnout.launcher.checkpoint.storage.posix_store import open_store
-from turnout.launcher.checkpoint.storage.step_reader import steps
+from turnout.launcher.checkpoint.storage.step_reader import committed_steps
 from turnout.launcher.errors import BadCheckpoint, BadState, NoMemory
 from turnout.launcher.health.hang_monitor.progress import PROGRESS, StepCounters
 
@@ -310,7 +310,7 @@ def stored(beside, folder, *numbers):
     for step in numbers:
         for checkpoints in ranks:
             checkpoints.save(step, training(step))
-        until(lambda step=step: step in steps(open_store(str(folder)), Said()))
+        until(lambda step=step: step in committed_steps(open_store(str(folder)), Said()))
     for checkpoints in ranks:
         checkpoints.close()
 

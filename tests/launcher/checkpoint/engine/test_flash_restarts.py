@@ -12,7 +12,7 @@ import torch
 
 from turnout.launcher.addresses import free_port
 from turnout.launcher.checkpoint.storage.posix_store import open_store
-from turnout.launcher.checkpoint.storage.step_reader import committed
+from turnout.launcher.checkpoint.storage.step_reader import committed_manifests
 
 pytestmark = pytest.mark.slow
 
@@ -82,7 +82,7 @@ def steps_of(folder):
     """Those that are committed, and the files of each, in its own folder."""
     found = {}
     for each in (folder / "checkpoints").iterdir():
-        for manifest in committed(open_store(str(each)), lambda word, fields: None):
+        for manifest in committed_manifests(open_store(str(each)), lambda word, fields: None):
             found[int(each.name)] = (manifest.step, sorted(path.name for path in each.rglob("*.safetensors")))
     return found
 

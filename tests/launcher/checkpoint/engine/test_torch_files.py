@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnout.launcher.checkpoint.engine.torch_file import list_files, load, newest, remove_old_files, write_file
+from turnout.launcher.checkpoint.engine.torch_file import list_files, load, load_newest, remove_old_files, write_file
 from turnout.launcher.checkpoint.format.manifest import All, Every, Latest
 from turnout.launcher.errors import BadCheckpoint, StorageFailed
 
@@ -21,7 +21,7 @@ def save(folder, name, step):
 def found(folder):
     """The step that is loaded, and what was told on the way."""
     told = []
-    loaded = newest(folder, lambda word, fields: told.append(fields["step"]))
+    loaded = load_newest(folder, lambda word, fields: told.append(fields["step"]))
     return (loaded and loaded[1]["step"]), told
 
 

@@ -20,7 +20,7 @@ from turnout.launcher.checkpoint.format.arena_layout import (
     Slot,
     SlotState,
     identity_page,
-    newest,
+    newest_generation,
     next_epoch,
     offset_of,
     read_identity,
@@ -225,7 +225,9 @@ def test_the_last_identity_that_is_taken(bound):
     "local_rank": [-1, 1 << 20], "count": [0, MAX_GENERATIONS + 1], "owner_count": [0, MAX_GENERATIONS + 1],
 }))  # fmt: skip
 def test_the_first_identity_that_is_refused(bound):
-    with pytest.raises(BadCheckpoint):
+    (value,) = bound.values()
+    why = "too long" if isinstance(value, str) else f"rank {value}: 0 to|of {value} generations: 1 to"
+    with pytest.raises(BadCheckpoint, match=why):
         replace(OURS, **bound)
 
 
@@ -296,7 +298,7 @@ def test_a_generation_that_is_still_being_filled_is_not_taken_twice():
 @given(slots)
 def test_a_save_spares_the_read_and_the_newest_while_another_is_free(slots):
     taken = slot_to_write(slots)
-    free = [at for at, slot in enumerate(slots) if not slot.pinned and at != newest(slots)]
+    free = [at for at, slot in enumerate(slots) if not slot.pinned and at != newest_generation(slots)]
     assert taken in free if taken is not None else not free
 
 
@@ -310,7 +312,7 @@ def test_a_save_spares_the_read_and_the_newest_while_another_is_free(slots):
     ],
 )
 def test_newest(slots, any_sealed, only_hashed):
-    assert (newest(slots), newest(slots, hashed_only=True)) == (any_sealed, only_hashed)
+    assert (newest_generation(slots), newest_generation(slots, hashed_only=True)) == (any_sealed, only_hashed)
 
 
 @given(slots)

@@ -16,7 +16,7 @@ from turnout.launcher.checkpoint.format.manifest import (
     Manifest,
     ShardNote,
     StoredShard,
-    complete,
+    complete_manifest,
     read,
     read_note,
     sum_of_sums,
@@ -297,11 +297,11 @@ def test_sums_are_of_the_files_own_bytes_head_included():
     ],
 )
 def test_a_step_is_complete_when_every_rank_of_its_world_has_noted_it(told, whole):
-    assert (complete(told, 10, 1, 2) is not None) == whole
+    assert (complete_manifest(told, 10, 1, 2) is not None) == whole
 
 
 def test_a_manifest_has_the_shards_by_rank_and_the_time_of_the_last():
-    manifest = complete([note(1, saved_s=9.0), note(0)], step=10, round=1, world=2)
+    manifest = complete_manifest([note(1, saved_s=9.0), note(0)], step=10, round=1, world=2)
     assert manifest == Manifest("job", 10, 1, 2, 9.0, (shard(0), shard(1)))
     assert manifest.bytes == 10_000_000
 
@@ -309,7 +309,7 @@ def test_a_manifest_has_the_shards_by_rank_and_the_time_of_the_last():
 def test_a_rank_that_saved_again_counts_with_what_it_saved_last():
     old, new = note(0, saved_s=1.0, sums=(5, 6)), note(0, saved_s=2.0, sums=(7, 8))
     for told in ([old, new, note(1)], [new, note(1), old]):
-        assert complete(told, 10, 1, 2).shards[0].sums == (7, 8)
+        assert complete_manifest(told, 10, 1, 2).shards[0].sums == (7, 8)
 
 
 @given(st.lists(st.builds(
@@ -317,8 +317,8 @@ def test_a_rank_that_saved_again_counts_with_what_it_saved_last():
     st.integers(1, 3).map(float), st.just((1, 2)) | st.just((3, 4)),
 )), st.randoms(use_true_random=False))  # fmt: skip
 def test_a_manifest_is_of_one_run_round_and_world_whatever_the_order_told(told, dice):
-    manifest = complete(told, 10, 1, 2)
-    assert complete(dice.sample(told, len(told)), 10, 1, 2) == manifest
+    manifest = complete_manifest(told, 10, 1, 2)
+    assert complete_manifest(dice.sample(told, len(told)), 10, 1, 2) == manifest
     fits = [each for each in told if (each.step, each.round, each.world) == (10, 1, 2)]
     wholes = [run for run in "ab" if {each.shard.rank for each in fits if each.run == run} == {0, 1}]
     if manifest is None:

@@ -33,7 +33,9 @@ KINDS = {
     peer_connection.ShardGiven: (generations, packed, sums, goes),
 }
 messages = st.one_of(*(st.builds(kind, *fields) for kind, fields in KINDS.items()))
-OFFER = peer_connection.Offer(1, 3, peer_connection.packed(ShardRecord(5, 7, 2, 1, 4, PAGE_BYTES, 99)), b"12345678", 6)
+OFFER = peer_connection.Offer(
+    1, 3, peer_connection.pack_record(ShardRecord(5, 7, 2, 1, 4, PAGE_BYTES, 99)), b"12345678", 6
+)
 
 
 def read(frame):
@@ -117,6 +119,6 @@ def test_how_much_is_read_is_bounded(head):
 
 def test_a_record_travels_with_its_sum():
     record = ShardRecord(5, 7, 2, 1, 4, PAGE_BYTES, 99)
-    assert peer_connection.unpacked(peer_connection.packed(record)) == record
+    assert peer_connection.unpack_record(peer_connection.pack_record(record)) == record
     with pytest.raises(BadFrame):
-        peer_connection.unpacked(b"x" * 64)
+        peer_connection.unpack_record(b"x" * 64)

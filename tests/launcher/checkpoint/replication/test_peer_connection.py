@@ -28,7 +28,7 @@ from turnout.launcher.checkpoint.replication.peer_connection import (
     ShardKept,
     connect_peer,
     encode,
-    packed,
+    pack_record,
 )
 from turnout.launcher.errors import BadFrame
 from turnout.launcher.framing import MAC_BYTES
@@ -98,7 +98,7 @@ async def test_a_round_that_ends_while_two_talk(job):
     await job.form()
     connection = await knock(job[1], round_=1)
     await job[1].round(job.seat(1, 2), -1)
-    for asked in (Offer(0, 3, packed(record_of(5, 0, 2)), b"12345678", -1), Fetch(4, 1, 0, 2)):
+    for asked in (Offer(0, 3, pack_record(record_of(5, 0, 2)), b"12345678", -1), Fetch(4, 1, 0, 2)):
         with pytest.raises(PeerUnavailable) as error:
             await connection.ask(asked)
         assert error.value.reason == "older_round"
@@ -114,7 +114,7 @@ async def test_what_does_not_fit_is_refused_before_a_byte_is_taken(job):
     await job.form()
     connection = await knock(job[1])
     with pytest.raises(PeerUnavailable) as error:
-        await connection.ask(Offer(0, 3, packed(ShardRecord(0, 5, 1, 0, 2, PAGE_BYTES, 1 << 39)), b"12345678", -1))
+        await connection.ask(Offer(0, 3, pack_record(ShardRecord(0, 5, 1, 0, 2, PAGE_BYTES, 1 << 39)), b"12345678", -1))
     connection.close()
     assert error.value.reason == "no_memory"
     assert "checkpoints in memory need 1024.00 GiB" in str(error.value)
@@ -228,7 +228,7 @@ async def test_a_sender_that_is_killed_leaves_the_newest_whole_copy(tmp_path, ki
         told = (await sender.stdout.read()).split()
         await sender.wait()
         owner = Owner()
-        await until_async(lambda: not daemon.replicator.peers.busy(), "what was begun ends")
+        await until_async(lambda: not daemon.replicator.peers.is_busy(), "what was begun ends")
         steps = daemon.kept(owner)
         assert steps[0] >= max(map(int, told), default=newest)
         torn += len(steps) < 2

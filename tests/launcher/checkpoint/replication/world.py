@@ -13,7 +13,7 @@ from tests.kit.wait import until_async
 from turnout.launcher.checkpoint.arena.arena import Arena
 from turnout.launcher.checkpoint.arena.arena_files import boot_id
 from turnout.launcher.checkpoint.daemon.rank_store import RankStore
-from turnout.launcher.checkpoint.format.arena_layout import PAGE_BYTES, Identity, ShardRecord, newest
+from turnout.launcher.checkpoint.format.arena_layout import PAGE_BYTES, Identity, ShardRecord, newest_generation
 from turnout.launcher.checkpoint.format.daemon_messages import Hello, Save
 from turnout.launcher.checkpoint.format.shard_file import sums_of
 from turnout.launcher.checkpoint.replication.replicator import Replicator
@@ -147,7 +147,7 @@ class ReplicaDaemon:
     def own(self):
         """The newest step in its own arena, each byte of it looked at."""
         slots = self.arena.slots()
-        at = newest(slots)
+        at = newest_generation(slots)
         record = slots[at].record
         view = self.arena.map(at, record.shard_bytes)
         assert np.array_equal(np.frombuffer(view, np.uint8), bytes_of(record.step, self.rank, self.size))

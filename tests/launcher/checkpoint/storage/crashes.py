@@ -17,7 +17,7 @@ from tests.launcher.checkpoint.storage.world import NOW_S, Said, commit, save, s
 from turnout.launcher.checkpoint.format.manifest import Latest
 from turnout.launcher.checkpoint.storage.garbage_collection import remove_old_steps, sweep
 from turnout.launcher.checkpoint.storage.posix_store import PosixStore
-from turnout.launcher.checkpoint.storage.step_reader import newest, steps
+from turnout.launcher.checkpoint.storage.step_reader import committed_steps, newest_manifest
 
 KILLS = 60
 LONGEST_S = 0.01
@@ -72,7 +72,7 @@ def points(parent):
 
 def look(store, reached):
     """Check that what is committed is whole, and that no commit is lost."""
-    there = steps(store, Said())
+    there = committed_steps(store, Said())
     rounds = {step: whole(store, step) for step in there}
     assert there[-1] >= max((step for step in reached if step <= 30), default=10)
     if 30 not in reached and 30 not in there:
@@ -86,7 +86,7 @@ def again(store):
     """The next round does the same, and sweeps: nothing is left of the killed one."""
     story(store, 3, lambda _: None)
     sweep(store, NOW_S * 2, Said(), older_than_s=1)
-    assert steps(store, Said()) == (30,)
+    assert committed_steps(store, Said()) == (30,)
     assert whole(store, 30) == 3
     left = {file.name for file in store.path.glob("*/*")}
     assert len(left) == 5, f"not only two shards, their notes and a manifest: {left}"
@@ -116,10 +116,10 @@ def times(path, seed):
 
 def survived(store, before, round_):
     """See that all there is is whole, and nothing older than it was. Gives the newest step."""
-    found = newest(store, Said())
+    found = newest_manifest(store, Said())
     now = found.step if found else 0
     assert now >= before, "a committed step is gone"
-    for step in steps(store, Said()):
+    for step in committed_steps(store, Said()):
         whole(store, step)
     sweep(store, NOW_S * 2, Said(), older_than_s=ALL, ranks={0: round_ + 1, 1: round_ + 1})
     assert not [*store.path.glob("step-*/.rank-*.tmp")]

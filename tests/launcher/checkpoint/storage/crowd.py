@@ -34,7 +34,7 @@ def commit_all(store, step, world):
     for pause_s in pauses():
         if look.try_commit():
             return
-        assert time.monotonic() < until_s, f"step {step}: ranks {look.missing()} never came"
+        assert time.monotonic() < until_s, f"step {step}: ranks {look.missing_ranks()} never came"
         time.sleep(pause_s)
 
 

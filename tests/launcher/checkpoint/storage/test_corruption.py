@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.kit.hypothesis_examples import scaled
 from tests.launcher.checkpoint.storage.world import SMALL_BYTES, Said, commit, save, save_all, whole
 from turnout.launcher.checkpoint.storage.posix_store import PosixStore
-from turnout.launcher.checkpoint.storage.step_reader import load, manifest_of, newest, verify
+from turnout.launcher.checkpoint.storage.step_reader import load, manifest_of, newest_manifest, verify
 from turnout.launcher.errors import BadCheckpoint, LauncherError
 
 SHARD_BYTES = 32 << 10
@@ -52,7 +52,7 @@ def flips(path):
 
 @pytest.mark.parametrize("rank", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_every_byte_of_a_shard(store, rank):
-    manifest, into = newest(store, Said()), memoryview(bytearray(SHARD_BYTES))
+    manifest, into = newest_manifest(store, Said()), memoryview(bytearray(SHARD_BYTES))
     unseen, tried = [], 0
     for at in flips(file_of(store, f"rank-{rank:05}.safetensors")):
         tried += 1
@@ -69,7 +69,7 @@ def test_every_byte_of_a_manifest(store):
     tried = 0
     for at in flips(file_of(store, "manifest.json")):
         tried, said = tried + 1, Said()
-        found = newest(store, said)
+        found = newest_manifest(store, said)
         assert (found.step, said.steps("checkpoint_passed_over")) == (10, [20]), at
     assert tried > 300
 
@@ -94,7 +94,7 @@ def test_every_length_of_a_manifest_or_a_note_that_is_cut_short(store, name):
         file_of(store, "manifest.json").unlink()
     for size in range(len(content)):
         file.write_bytes(content[:size])
-        assert commit(store, 20) is None if name != "manifest.json" else newest(store, Said()).step == 10, size
+        assert commit(store, 20) is None if name != "manifest.json" else newest_manifest(store, Said()).step == 10, size
 
 
 @given(at=st.integers(0, 4_095 + LARGE_BYTES), bit=st.integers(0, 7))
@@ -180,7 +180,7 @@ def link_to_step(store):
 def test_damage_seen_without_reading_shards_makes_the_older_step_newest(store, harm):
     said = Said()
     harm(store)
-    assert newest(store, said).step == 10
+    assert newest_manifest(store, said).step == 10
     assert said.steps("checkpoint_passed_over") == [20]
     with pytest.raises(LauncherError):
         verify(store, 20)
@@ -196,7 +196,7 @@ def test_damage_seen_without_reading_shards_makes_the_older_step_newest(store, h
 )
 def test_what_is_seen_by_reading_raises_and_the_older_step_is_whole(store, harm):
     harm(store)
-    manifest = newest(store, Said())
+    manifest = newest_manifest(store, Said())
     assert manifest.step == 20
     with pytest.raises(BadCheckpoint, match=r"rank-0000[01]"):
         verify(store, 20)

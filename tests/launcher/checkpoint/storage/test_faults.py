@@ -24,7 +24,7 @@ from tests.launcher.checkpoint.storage.world import (
 from turnout.launcher.checkpoint.format.shard_file import sums_of
 from turnout.launcher.checkpoint.storage.posix_store import PosixStore
 from turnout.launcher.checkpoint.storage.shard_writer import RateLimit, RateLimiter, ShardWrite, persist
-from turnout.launcher.checkpoint.storage.step_reader import newest, steps
+from turnout.launcher.checkpoint.storage.step_reader import committed_steps, newest_manifest
 from turnout.launcher.errors import BadCheckpoint, StorageFailed
 
 FULL = Path(__file__).with_name("scripts") / "full.py"
@@ -87,8 +87,11 @@ def test_a_write_that_fails_at_any_point_is_told_and_commits_nothing(folder, err
         with pytest.raises(StorageFailed, match=told):
             save_and_commit(store)
         assert not [*path.glob("*/.*")], fails.met
-        assert steps(PosixStore(path), Said()) in ((10,), (10, 20))  # 20 only by a manifest that was in place already
-        assert (20 in steps(PosixStore(path), Said())) == (fails.met.count("placed") == 3), fails.met
+        assert committed_steps(PosixStore(path), Said()) in (
+            (10,),
+            (10, 20),
+        )  # 20 only by a manifest that was in place already
+        assert (20 in committed_steps(PosixStore(path), Said())) == (fails.met.count("placed") == 3), fails.met
         save(store, 20, 0, world=1)
         assert commit(store, 20, world=1)
         assert (whole(store, 10), whole(store, 20)) == (1, 1)
@@ -116,14 +119,14 @@ def test_a_step_that_vanishes_is_never_committed(folder, place):
     with suppress(StorageFailed):  # what vanishes behind the last look at it is seen by the commit
         save(PosixStore(folder, failpoint=vanishing(folder / "step-0000000010", place)), 10, 0, world=1)
     assert commit(PosixStore(folder), 10, world=1) is None
-    assert newest(PosixStore(folder), Said()) is None
+    assert newest_manifest(PosixStore(folder), Said()) is None
 
 
 def test_a_folder_that_was_never_there_is_told(folder):
     with pytest.raises(StorageFailed, match="folder is gone"):
         save(PosixStore(folder / "typo"), 10, 0)
     with pytest.raises(StorageFailed, match="folder is gone"):
-        newest(PosixStore(folder / "typo"), Said())
+        newest_manifest(PosixStore(folder / "typo"), Said())
 
 
 def test_a_file_in_place_of_the_folder_is_told(folder):

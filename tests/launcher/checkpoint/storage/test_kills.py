@@ -9,7 +9,7 @@ import pytest
 from tests.launcher.checkpoint.storage.world import NOW_S, Said, commit, save, save_all, whole
 from turnout.launcher.checkpoint.storage.garbage_collection import sweep
 from turnout.launcher.checkpoint.storage.posix_store import PosixStore
-from turnout.launcher.checkpoint.storage.step_reader import newest, steps
+from turnout.launcher.checkpoint.storage.step_reader import committed_steps, newest_manifest
 from turnout.launcher.errors import BadCheckpoint
 
 pytestmark = pytest.mark.slow
@@ -48,17 +48,17 @@ def test_ranks_that_save_while_the_first_clears_up_lose_nothing(folder):
             each.kill()
             each.wait()
     assert [each.returncode for each in ranks] == [0] * world
-    assert steps(PosixStore(folder), Said()) == (9, 10, 11, 12)
+    assert committed_steps(PosixStore(folder), Said()) == (9, 10, 11, 12)
     assert look_once(folder) == 12
 
 
 def look_once(folder):
     """A reader beside them: the newest step is whole, unless it was removed meanwhile. Gives it."""
-    found = newest(PosixStore(folder), Said())
+    found = newest_manifest(PosixStore(folder), Said())
     try:
         return found and whole(PosixStore(folder), found.step) and found.step
     except BadCheckpoint:
-        assert newest(PosixStore(folder), Said()).step > found.step
+        assert newest_manifest(PosixStore(folder), Said()).step > found.step
         return None
 
 
@@ -153,5 +153,5 @@ def test_a_shard_that_was_outrun_goes_and_one_that_is_on_its_way_stays(folder):
 
 
 def test_a_folder_in_which_nothing_was_saved_holds_nothing(folder):
-    assert newest(PosixStore(folder), Said()) is None
-    assert steps(PosixStore(folder), Said()) == ()
+    assert newest_manifest(PosixStore(folder), Said()) is None
+    assert committed_steps(PosixStore(folder), Said()) == ()

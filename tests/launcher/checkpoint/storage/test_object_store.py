@@ -14,7 +14,7 @@ from turnout.launcher.checkpoint.storage.garbage_collection import remove_old_st
 from turnout.launcher.checkpoint.storage.object_store import ObjectStore
 from turnout.launcher.checkpoint.storage.posix_store import PosixStore, open_store
 from turnout.launcher.checkpoint.storage.shard_writer import ShardWrite, persist
-from turnout.launcher.checkpoint.storage.step_reader import load, manifest_of, newest, steps, verify
+from turnout.launcher.checkpoint.storage.step_reader import committed_steps, load, manifest_of, newest_manifest, verify
 from turnout.launcher.errors import BadCheckpoint, StorageFailed
 
 _numbers = itertools.count()
@@ -43,13 +43,13 @@ def objects(url, step):
 
 
 def test_a_step_is_committed_and_read_again(store):
-    assert (newest(store, Said()), steps(store, Said())) == (None, ())
+    assert (newest_manifest(store, Said()), committed_steps(store, Said())) == (None, ())
     save(store, 10, 1)
     assert commit(store, 10) is None
     save(store, 10, 0)
     assert (commit(store, 10), whole(store, 10)) == (manifest_of(store, 10), 1)
     save_all(store, 20, size_bytes=9 << 20)
-    assert (newest(store, Said()).step, steps(store, Said())) == (20, (10, 20))
+    assert (newest_manifest(store, Said()).step, committed_steps(store, Said())) == (20, (10, 20))
     assert whole(store, 20, 9 << 20) == 1
 
 
@@ -80,7 +80,7 @@ def test_an_object_that_is_not_what_was_put_is_found(url, store, which, harm):
     with pytest.raises(BadCheckpoint):
         verify(store, 20)
     if harm != "flipped" or which == "manifest.json":
-        assert newest(store, Said()).step == 10
+        assert newest_manifest(store, Said()).step == 10
     assert whole(store, 10) == 1
 
 
@@ -131,7 +131,7 @@ def test_a_store_that_fails_is_told_and_what_is_committed_stays(number):
     Failing.left = number
     with pytest.raises(StorageFailed, match=r"failing://bucket-\d: writing .* of step 20: Throttled: slow down"):
         save_all(store, 20)
-    assert steps(store, Said()) == (10,)
+    assert committed_steps(store, Said()) == (10,)
     save_all(store, 20)
     assert (whole(store, 10), whole(store, 20)) == (1, 1)
 

@@ -11,7 +11,7 @@ from turnout.launcher.checkpoint.format.shard_file import sums_of
 from turnout.launcher.checkpoint.storage.garbage_collection import remove_old_steps
 from turnout.launcher.checkpoint.storage.posix_store import PosixStore, open_store
 from turnout.launcher.checkpoint.storage.shard_writer import ShardWrite, persist
-from turnout.launcher.checkpoint.storage.step_reader import load, manifest_of, newest, steps
+from turnout.launcher.checkpoint.storage.step_reader import committed_steps, load, manifest_of, newest_manifest
 from turnout.launcher.errors import BadCheckpoint, StorageFailed
 
 
@@ -30,16 +30,16 @@ def test_a_step_is_its_shards_their_notes_and_a_manifest(store):
         "manifest.json", "rank-00000.json", "rank-00000.safetensors", "rank-00001.json", "rank-00001.safetensors",
     ]  # fmt: skip
     assert (manifest.run, manifest.step, manifest.round, manifest.world, manifest.saved_s) == (RUN, 10, 1, 2, NOW_S)
-    assert (newest(store, Said()), whole(store, 10)) == (manifest, 1)
+    assert (newest_manifest(store, Said()), whole(store, 10)) == (manifest, 1)
 
 
 def test_a_step_is_committed_when_the_last_note_is_there_and_not_before(store):
     look = Commit(store, RUN, 10, 1, 3, Said())
-    assert (look.try_commit(), look.missing()) == (None, (0, 1, 2))
+    assert (look.try_commit(), look.missing_ranks()) == (None, (0, 1, 2))
     save(store, 10, 2, world=3)
     save(store, 10, 0, world=3)
-    assert (look.try_commit(), look.missing()) == (None, (1,))
-    assert steps(store, Said()) == ()
+    assert (look.try_commit(), look.missing_ranks()) == (None, (1,))
+    assert committed_steps(store, Said()) == ()
     save(store, 10, 1, world=3, saved_s=NOW_S + 5)
     assert look.try_commit().saved_s == NOW_S + 5
     assert whole(store, 10) == 1
@@ -142,7 +142,7 @@ def test_steps_that_are_not_to_be_kept_are_removed(store, keep, stay):
         save_all(store, step)
     said = Said()
     gone = remove_old_steps(store, keep, said)
-    assert (steps(store, Said()), store.steps()) == (stay, stay)
+    assert (committed_steps(store, Said()), store.steps()) == (stay, stay)
     assert sorted((*gone, *stay)) == [10, 20, 25, 30, 40]
     assert said.steps("checkpoint_removed") == [*gone]
 
@@ -159,7 +159,7 @@ def test_a_step_that_is_read_or_was_just_committed_stays(store):
     for step in (10, 20, 30, 40):
         save_all(store, step)
     assert remove_old_steps(store, Latest(1), Said(), reading=frozenset([10]), just_committed=20) == (30,)
-    assert steps(store, Said()) == (10, 20, 40)
+    assert committed_steps(store, Said()) == (10, 20, 40)
 
 
 def test_removing_a_step_leaves_what_another_round_is_saving_of_it(store):
@@ -179,7 +179,7 @@ def test_a_newest_step_that_is_not_whole_is_told_and_the_next_is_given(store):
     save(store, 40, 0)
     (store.path / "step-0000000030" / "manifest.json").write_text("{}")
     said = Said()
-    assert newest(store, said).step == 20
+    assert newest_manifest(store, said).step == 20
     assert said.steps("checkpoint_passed_over") == [40, 30]
     assert next(fields["why"] for _, fields in said.all) == "step 40 is not committed"
 
@@ -190,7 +190,7 @@ def test_storage_that_gives_none_of_its_steps_has_failed_and_is_not_empty(folder
     (folder / "step-0000000010").symlink_to(folder / "elsewhere")
     said = Said()
     with pytest.raises(StorageFailed, match="step 10"):
-        newest(PosixStore(folder), said)
+        newest_manifest(PosixStore(folder), said)
     assert said.steps("checkpoint_passed_over") == [10]
 
 

@@ -167,7 +167,7 @@ def test_a_file_that_gets_shorter_while_it_is_read_is_told(store, left_bytes):
     manifest = save_all(store, 10, world=1, size_bytes=LARGE_BYTES)
     shard = manifest.shards[0]
     blocks, path = block_checksums_of(store, 10, shard), path_of(store, shard.file)
-    with store.opened(10, shard.file) as file:
+    with store.open_file(10, shard.file) as file:
         verified = VerifiedReader(file, blocks.sums, "a shard", blocks.block_bytes)
         os.truncate(path, left_bytes)
         with pytest.raises(BadCheckpoint, match="ends at byte"):

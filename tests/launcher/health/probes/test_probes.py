@@ -92,7 +92,7 @@ def test_a_broken_device_is_known_at_once_and_the_other_node_passes_alone(storie
     assert "an error of this device" in broken.fault
     assert waits.stage is ProbeStage.MEETING
     assert "broken" in waits.fault
-    verdict = next_groups_or_verdict(Check(("n0", "n1")).after((group_measurement(("n0", "n1"), [waits, broken]),)))
+    verdict = next_groups_or_verdict(Check(("n0", "n1")).add_round((group_measurement(("n0", "n1"), [waits, broken]),)))
     assert [(each.nodes, each.cause) for each in verdict.bad_nodes] == [(("n1",), FaultCause.COMPUTE_FAILED)]
 
 

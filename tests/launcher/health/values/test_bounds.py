@@ -123,8 +123,8 @@ def test_groups_of_a_round_that_share_a_member_are_refused():
     check = Check(("n0", "n1", "n2"))
     groups = tuple(Measured((one, other), (1.0, 1.0), 1.0) for one, other in (("n0", "n1"), ("n1", "n2")))
     with pytest.raises(BadCheck, match="disjoint"):
-        check.after(groups)
-    assert check.after(groups[:1]).rounds == (groups[:1],)
+        check.add_round(groups)
+    assert check.add_round(groups[:1]).rounds == (groups[:1],)
 
 
 # When a time is slow.

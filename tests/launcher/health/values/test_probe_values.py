@@ -170,7 +170,7 @@ def test_a_group_that_cannot_be_is_refused(rank, processes, members):
 
 
 def test_the_last_rank_of_a_group_is_one():
-    assert (PLAN.rank, PLAN.local) == (3, 2)
+    assert (PLAN.rank, PLAN.processes_per_member) == (3, 2)
     assert Probe(1, 3, 4, 2, "::1", 29_400).members == 2
 
 

@@ -143,7 +143,7 @@ async def test_times_of_files_mean_nothing(folder):
 async def test_the_budget_outlives_every_member(folder):
     anna = await member(folder)
     ours = await take(anna, budget=RestartBudget(2, 5, 100))
-    refilled = replace(ours.record, budget=ours.record.budget.saved(200), totals='{"time_ns":[1]}')
+    refilled = replace(ours.record, budget=ours.record.budget.refill(200), totals='{"time_ns":[1]}')
     await anna.renew(replace(ours, record=refilled))
     there = await (await member(folder)).look()  # all pods were started again
     assert there.record.budget == RestartBudget(0, 5, 200)

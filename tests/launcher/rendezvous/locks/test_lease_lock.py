@@ -155,7 +155,7 @@ async def test_a_holder_is_quiet_by_our_own_clock_whatever_the_others_tell(clien
 async def test_the_budget_outlives_every_member_and_ends_with_the_run(client, job):
     anna = member(client, job)
     ours = await take(anna, budget=RestartBudget(2, 5, 100))
-    newer = replace(ours.record, budget=ours.record.budget.saved(200), totals='{"time_ns":[1]}')
+    newer = replace(ours.record, budget=ours.record.budget.refill(200), totals='{"time_ns":[1]}')
     await anna.renew(replace(ours, record=newer))
     bob = member(client, job)  # all pods were started again
     assert (await bob.look()).record.totals == newer.totals

@@ -371,7 +371,7 @@ class Agent:
                         self.seek = record_other_holder(seek, holder if holder != self.here else None)
                         self.next_try_s = network.now_s + 0.1
                         return
-                    budget = budget.newer(record.budget)
+                    budget = budget.newer_of(record.budget)
                     more = self.fences(held, dead)
                 granted = arbiter.next_round(held, seek.base.round)
                 held = network.register.claim(RoundRecord("job", granted, self.id, *self.here, budget), held)

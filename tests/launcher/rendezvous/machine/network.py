@@ -192,7 +192,7 @@ class Network:
         """A member is about to train: it goes forward only, and no restart is charged without a fault."""
         assert formed.round > agent.base.round, f"{agent.id} goes from {agent.base.round} to {formed.round}"
         assert formed.budget.total <= self.faults, f"{formed.budget} after {self.faults} faults"
-        assert formed.budget.newer(agent.budget) == formed.budget, f"{formed.budget} after {agent.budget}"
+        assert formed.budget.newer_of(agent.budget) == formed.budget, f"{formed.budget} after {agent.budget}"
 
     def training(self):
         """Worlds all of whose seats have accepted them and run."""

@@ -29,7 +29,7 @@ from turnout.launcher.checkpoint.format.manifest import Latest, read, read_note,
 from turnout.launcher.checkpoint.format.shard_file import sum_of, sums_of
 from turnout.launcher.checkpoint.storage.garbage_collection import remove_old_steps, sweep
 from turnout.launcher.checkpoint.storage.posix_store import PosixStore
-from turnout.launcher.checkpoint.storage.step_reader import newest
+from turnout.launcher.checkpoint.storage.step_reader import newest_manifest
 from turnout.launcher.errors import BadCheckpoint, NewerFormat, StorageFailed
 from turnout.launcher.flash_checkpoint import DdpCheckpointer, FsdpShardCheckpointer
 from turnout.launcher.flash_checkpoint.named_parts import Parts
@@ -195,7 +195,7 @@ def test_a_step_of_a_newer_format_is_neither_removed_nor_written_over(golden, ma
     manifest, shard, note = (store.path / f"step-{STEP + 1:010}" / name for name in FILES)
     before = manifest.read_bytes(), shard.read_bytes()
     save_all(store, STEP + 2, world=1)
-    assert newest(store, Said()).step == STEP + 2
+    assert newest_manifest(store, Said()).step == STEP + 2
     assert remove_old_steps(store, Latest(1), Said()) == (STEP,)
     with pytest.raises(StorageFailed, match="step 4 of rank 0 is kept: a note of format 2"):
         save(store, STEP + 1, 0, world=1)

@@ -11,7 +11,7 @@ import pytest
 
 from tests.launcher.checkpoint.storage.world import Said, commit, save, save_all, whole
 from turnout.launcher.checkpoint.storage.posix_store import PosixStore
-from turnout.launcher.checkpoint.storage.step_reader import newest, steps
+from turnout.launcher.checkpoint.storage.step_reader import committed_steps, newest_manifest
 from turnout.launcher.errors import StorageFailed
 
 
@@ -42,11 +42,11 @@ def main(path):
     fill(path / "filler")
     with pytest.raises(StorageFailed, match="ENOSPC"):
         commit(store, 30)
-    assert newest(store, Said()).step == 10
+    assert newest_manifest(store, Said()).step == 10
     assert not [*path.glob("*/.*.tmp")]
     (path / "filler").unlink()
     assert commit(store, 30)
-    assert (steps(store, Said()), whole(store, 30)) == ((10, 30), 1)
+    assert (committed_steps(store, Said()), whole(store, 30)) == ((10, 30), 1)
 
     # Read-only: it still can be read.
     subprocess.run(("mount", "-o", "remount,ro", path), check=True, timeout=20)
