@@ -25,11 +25,14 @@ def measured_together(agent):
     return any(each.get("collective_s", 0) > 0 for each in agent.told("node_checked"))
 
 
+USUAL = ("2:3", "--max-restarts", "1", "--last-call-s", "2")
+
+
 @pytest.fixture
 def job(tmp_path, request):
-    """Three agents at most, of which one may be lost; or what a test asks for."""
-    usual = ("2:3", "--max-restarts", "1", "--last-call-s", "2")
-    made = Crew(tmp_path / "crew", *getattr(request, "param", usual), "--network-check")
+    """Three agents at most, of which one may be lost; or what a test asks for. {folder} stands for one of its own."""
+    arguments = (each.format(folder=tmp_path / "rounds") for each in getattr(request, "param", USUAL))
+    made = Crew(tmp_path / "crew", *arguments, "--network-check")
     yield made
     made.end()
 
@@ -41,11 +44,18 @@ def told(job, word):
 
 @pytest.mark.contract("CS-18", "DL-30", "DL-84", "DL-85", "DL-86", "DL-83")
 @pytest.mark.parametrize(
-    "broken",
+    ("broken", "job"),
     [
-        pytest.param("w2", id="a member"),
-        pytest.param("w0", marks=pytest.mark.long, id="the coordinator, which hands over first"),
+        pytest.param("w2", USUAL, id="a member"),
+        # A replacement of the first coordinator learns from the folder who leads now (docs/launcher.md).
+        pytest.param(
+            "w0",
+            (*USUAL, "--round-dir", "{folder}"),
+            marks=pytest.mark.long,
+            id="the coordinator, which hands over first",
+        ),
     ],
+    indirect=["job"],
 )
 def test_a_check_comes_before_each_start_and_a_faulty_node_is_left_out(job, tmp_path, broken):
     """DL-30, DL-84, DL-85, DL-86"""
