@@ -24,7 +24,7 @@ from hack.chaos.runner import ChaosOutcome, run
 from hack.chaos.scenarios import registry
 from hack.chaos.strike_table import Strike
 from hack.chaos.testbed.manifests import Plan
-from turnout.cli.verb_support.terminal import ended_by_sigterm
+from turnout.cli.verb_support.terminal import cancel_on_sigterm
 
 _JOB = "job"  # all faults of the training job
 
@@ -113,7 +113,7 @@ def _play(seed: int, settings: Settings) -> ChaosOutcome:
     events = schedule(seed, settings.faults, settings.kinds.faults)
     home = settings.folder.absolute() / f"seed-{seed}"
     shutil.rmtree(home, ignore_errors=True)
-    outcome = asyncio.run(ended_by_sigterm(run(events, home, Plan.of(settings.faults))))
+    outcome = asyncio.run(cancel_on_sigterm(run(events, home, Plan.of(settings.faults))))
     print(f"seed {seed}: {len(events)} faults in {outcome.took_s:.0f} s")
     for line in _event_lines(events, outcome):
         print(f"  {line}")

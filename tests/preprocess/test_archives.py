@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from io import BytesIO
 
@@ -102,6 +103,16 @@ def test_garbage_is_no_archive(form):
     taken, fault = read(form, b"no archive at all, whatever its name says" * 30)
     assert taken == []
     assert fault in (FaultReason.BAD_ARCHIVE, FaultReason.TRUNCATED_ARCHIVE)
+
+
+def test_a_zip_with_damaged_lzma_data_is_reported():
+    buffer = BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_LZMA) as archive:
+        archive.writestr("a.txt", os.urandom(100))
+    content = bytearray(buffer.getvalue())
+    start = content.index(b"a.txt") + len(b"a.txt") + 9  # after the properties of LZMA
+    content[start : start + 40] = b"\xff" * 40
+    assert read(InputFormat.ZIP_TEXT, bytes(content)) == ([], FaultReason.BAD_ARCHIVE)
 
 
 BOMB = b"\0" * (FREE_EXPANSION_BYTES + (1 << 20))

@@ -20,7 +20,7 @@ from hack.bench.recovery.acts import PLAN, Begin, RecoveryEvent, RecoveryTrial, 
 from hack.bench.support.outcome import Outcome, Scale, Table, Target
 from hack.chaos.testbed.manifests import MAX_WORKERS, MIN_WORKERS, SHORT, USUAL
 from hack.chaos.train_script import DISK_EVERY
-from turnout.cli.verb_support.terminal import ended_by_sigterm
+from turnout.cli.verb_support.terminal import cancel_on_sigterm
 
 LIMIT_S, TIMES = 120.0, 5
 MAX_AGAIN = 1  # the step that was in flight
@@ -49,7 +49,7 @@ def measure(scale: Scale) -> Outcome:
     """Cause all events, with each launcher in turn; unless in full once, with short clocks. Smallest: ours alone."""
     logging.getLogger("turnout.simulator").setLevel(logging.ERROR)
     return outcome(
-        asyncio.run(ended_by_sigterm(_run_trials(scale.pick(FULL, QUICK, SMALLEST), scale.pick(TIMES, 1, 1))))
+        asyncio.run(cancel_on_sigterm(_run_trials(scale.pick(FULL, QUICK, SMALLEST), scale.pick(TIMES, 1, 1))))
     )
 
 
