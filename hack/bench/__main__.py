@@ -46,10 +46,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     if chosen.all or len(chosen.names) > 1:
         return run_each(names if chosen.all else chosen.names, chosen.scale)
     (name,) = chosen.names
-    return shown_status(name, runner(name)(chosen.scale), save=chosen.scale is not Scale.SMALLEST)
+    return show_and_rate(name, runner(name)(chosen.scale), save=chosen.scale is not Scale.SMALLEST)
 
 
-def shown_status(name: str, outcome: Outcome, save: bool = True) -> int:
+def show_and_rate(name: str, outcome: Outcome, save: bool = True) -> int:
     """Show an outcome as `show` does. Return MISSED if it is strict and missed a target, else 0."""
     show(name, outcome, save)
     return MISSED if outcome.strict and not all(target.met for target in outcome.targets) else 0

@@ -28,7 +28,7 @@ class Scale(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One promise, stated once, where it is measured."""
+    """A measured value, and the limit that it has to meet."""
 
     name: str
     value: float
@@ -41,7 +41,7 @@ class Target:
 
     @property
     def met(self) -> bool:
-        """True if the promise was kept; never for a value that is no number."""
+        """True if the value meets the limit; False for NaN."""
         return _OPS[self.op](self.value, self.limit)
 
 
