@@ -98,7 +98,7 @@ def version(log: str) -> str:
 
 
 async def _start(plane: ControlPlane, api: Api, peer: KueueRelease) -> None:
-    """Install what Kueue's manager needs, start the manager, and wait until it is ready. Raises NotReady if it is not."""
+    """Install what the manager needs, start it, and wait until it is ready. Raises NotReady otherwise."""
     release = await asyncio.to_thread(lambda: list(yaml.load_all(peer.manifests.read_text(), yaml.CSafeLoader)))
     webhook, health = free_ports(2)
     for each in kueue_objects.objects_of_release(release, webhook):

@@ -145,8 +145,7 @@ def _send(port: int, orders: Connection, arena: Any, record: Any) -> None:
         def send(name: str, bytes_s: float) -> None:
             """Send the shard, and wait until the receiver has it.
 
-            name: LOOPBACK for sendfile alone, else our sender. bytes_s: limit of our sender in bytes a second, 0 for
-            none. Raises ConnectionError if the receiver ends.
+            name: LOOPBACK for sendfile alone, else our sender. bytes_s: its limit, 0 for none. Raises ConnectionError.
             """
             if name == LOOPBACK:
                 connection.settimeout(None)  # ours has one
