@@ -105,7 +105,7 @@ def test_nothing_is_left_in_memory_or_on_the_disk(outcome, places):
 
 def test_of_a_run_that_saw_nothing_no_target_is_met():
     found = CheckpointResults({scene: SceneResult() for scene in SCENES})
-    assert [target.name for target in found.targets() if target.met] == []
+    assert [target.name for target in found.targets() if target.is_met] == []
     assert {row[-1] for table in found.tables() for row in table.rows} == {BROKE}
 
 

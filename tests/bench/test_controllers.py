@@ -74,7 +74,7 @@ def test_a_ratio_is_the_median_of_those_within_repetitions():
     assert outcome.figures["seconds until all are Running: ratio"] == 0.5
     assert outcome.figures["requests a job: ratio"] == 0.5
     assert outcome.figures["CPU seconds: Training Operator"] == 2
-    missed = [target.name for target in outcome.targets if not target.met]
+    missed = [target.name for target in outcome.targets if not target.is_met]
     assert missed == ["5 jobs at rest: restarted, caught up after, s"]
 
 

@@ -54,9 +54,9 @@ def measure_recovery(records: Sequence[Record], act: RecoveryEvent, at_s: float)
     records: of all processes so far. at_s: monotonic seconds.
     """
     rounds = rounds_of(records)
-    older = [record for each in rounds if each.begun_s <= at_s for record in each.all("stepped")]
+    older = [record for each in rounds if each.begun_s <= at_s for record in each.records_of("stepped")]
     later = sorted(
-        (record for each in rounds if each.begun_s > at_s for record in each.all("stepped")),
+        (record for each in rounds if each.begun_s > at_s for record in each.records_of("stepped")),
         key=lambda record: record.at_s,
     )
     reached = max((record.step for record in older), default=0)
@@ -105,8 +105,8 @@ def may_begin(records: Sequence[Record], act: RecoveryEvent, every: int) -> bool
     rounds = rounds_of(records)
     if not rounds:
         return False
-    steps = {record.step for record in rounds[-1].all("stepped") if record.world == act.before}
-    if len({record.rank for record in rounds[-1].all("begun")}) < act.before or len(steps) < QUIET:
+    steps = {record.step for record in rounds[-1].records_of("stepped") if record.world == act.before}
+    if len({record.rank for record in rounds[-1].records_of("begun")}) < act.before or len(steps) < QUIET:
         return False
     return max(steps) > every and max(steps) % every == every // 2
 

@@ -40,7 +40,7 @@ class Target:
             raise ValueError(f"target {self.name}: op is {self.op!r}, must be one of {sorted(_OPS)}")
 
     @property
-    def met(self) -> bool:
+    def is_met(self) -> bool:
         """True if the value meets the limit; False for NaN."""
         return _OPS[self.op](self.value, self.limit)
 
