@@ -25,6 +25,7 @@ MAX_ZSTD_WINDOW_BYTES = 1 << 27  # of a frame, as in the reference decompressor
 DAT_LENGTH_DIGITS = 16  # decimal digits of a length in a .dat.zst file
 READ_BYTES = 1 << 20  # decompressed bytes that are read at once
 GZIP_FEED_BYTES = 1 << 16  # gzip bytes that are read at once
+BZ2_DAMAGED = "Invalid data stream"  # the message of bz2's OSError for damaged data
 MAX_READ_BYTES = 1 << 30  # bytes of a text that are read at once: Python allocates as much for one read
 
 
@@ -139,7 +140,8 @@ def _text(file: IO[bytes], _size_bytes: int, limits: ArchiveLimits) -> Iterator[
 def _zip_texts(file: IO[bytes], size_bytes: int, limits: ArchiveLimits) -> Iterator[Block]:
     """Yield each file of a zip as one text.
 
-    Raises ArchiveFault for an encrypted file, a text above the limit, or too many decompressed bytes.
+    Raises ArchiveFault for an encrypted file, damaged bzip2 data, a text above the limit, or too many decompressed
+    bytes.
     """
     total, limit = 0, _max_decompressed_bytes(size_bytes, limits)
     with zipfile.ZipFile(file) as archive:
@@ -151,13 +153,26 @@ def _zip_texts(file: IO[bytes], size_bytes: int, limits: ArchiveLimits) -> Itera
             except (RuntimeError, NotImplementedError) as error:  # encrypted, or an unknown compression
                 raise ArchiveFault(FaultReason.BAD_ARCHIVE, str(error)) from error
             with content:
-                raw = content.read(min(limits.max_document_bytes, limit - total) + 1)
+                raw = _read_zip_member(content, min(limits.max_document_bytes, limit - total) + 1)
             total += len(raw)
             if len(raw) > limits.max_document_bytes:
                 raise ArchiveFault(FaultReason.DOCUMENT_TOO_LONG, f"{member.filename[:100]}: {len(raw)} bytes or more")
             if total > limit:
                 raise ArchiveFault(FaultReason.EXPANSION_LIMIT, f"more than {limit} bytes decompressed")
             yield Block(raw, is_text=True)
+
+
+def _read_zip_member(content: IO[bytes], limit: int) -> bytes:
+    """Return at most `limit` bytes of a file in a zip. Raises ArchiveFault for damaged bzip2 data.
+
+    bz2 reports damaged data by an OSError, as a storage reports its failures.
+    """
+    try:
+        return content.read(limit)
+    except OSError as error:
+        if str(error) != BZ2_DAMAGED:
+            raise
+        raise ArchiveFault(FaultReason.BAD_ARCHIVE, f"bzip2: {error}") from error
 
 
 def _tar_gzip_texts(file: IO[bytes], size_bytes: int, limits: ArchiveLimits) -> Iterator[Block]:

@@ -179,7 +179,7 @@ def make_shards(run: PreprocessRun, context: Any, show: Callable[[str], None]) -
     """Turn the pending chunks of a run into shards on Spark, and return their records.
 
     run: with at least one pending chunk. context: a SparkContext. show: receives lines of progress. Raises the error of
-    the first failure in the order of the input, and LostWorker if Spark gave up a task.
+    the first failure in the order of the input, and LostWorker if Spark gave up a task or ended the job.
     """
     parts = partitions(run.pending, run.options.partitions)
     report = SparkReport(run, time.monotonic())
@@ -215,17 +215,18 @@ def with_faults(folder: str, record: ShardRecord) -> ShardRecord:
 
 
 def task_failure_text(message: str, run: PreprocessRun, parts: Sequence[Sequence[TextChunk]]) -> str:
-    """Return a message about a failed job for the user: the inputs of the failed task, and the cause.
+    """Return a message about a failed job for the user: the cause, and the inputs of the failed task if Spark names it.
 
     message: of Spark, with many lines. parts: the chunks of each task. The result has at most MAX_MESSAGE_CHARACTERS
     characters.
     """
-    task = _TASK.search(message)
-    chunks = parts[int(task[1])] if task else ()
-    sources = sorted({piece.source for chunk in chunks for piece in chunk.pieces})
+    task, cause = _TASK.search(message), _failure_cause(message)
+    if task is None:
+        return f"Spark ended the job: {cause}"[:MAX_MESSAGE_CHARACTERS]
+    sources = sorted({piece.source for chunk in parts[int(task[1])] for piece in chunk.pieces})
     paths = ", ".join(run.settings.sources[source].path for source in sources[:MAX_NAMED_INPUTS])
     further_inputs = f" and {len(sources) - MAX_NAMED_INPUTS} more inputs" if len(sources) > MAX_NAMED_INPUTS else ""
-    return f"Spark gave up the task of {paths}{further_inputs}: {_failure_cause(message)}"[:MAX_MESSAGE_CHARACTERS]
+    return f"Spark gave up the task of {paths}{further_inputs}: {cause}"[:MAX_MESSAGE_CHARACTERS]
 
 
 def _failure_cause(message: str) -> str:
