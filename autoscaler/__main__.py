@@ -54,7 +54,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 async def serve(settings: Settings) -> None:
-    """Watch always, and act while leading, until a signal to end. Raises the errors of `Client.open`."""
+    """Watch always, and act while leading, until a signal to end.
+
+    Raises the errors of `Client.open`, and OSError if the metrics page cannot listen at its address.
+    """
     clock = RealClock()
     async with await Client.open(settings.kubeconfig, settings.context) as client:
         cache, news = Cache(KINDS, settings.gpu_resource, settings.schedulers), asyncio.Event()
@@ -205,7 +208,7 @@ def _show_cluster(metrics: Metrics, cache: Cache, decision_log: DecisionLogWrite
 
 
 def open_decision_log(path: str | None) -> AbstractContextManager[DecisionLogWriter | None]:
-    """Return the context of the decision log at a path; None in it without a path."""
+    """Return a context that yields the writer of the decision log at a path; it yields None if `path` is None."""
     return nullcontext() if path is None else DecisionLogWriter(Path(path))
 
 

@@ -105,7 +105,7 @@ class JobStarts:
         For a gang only a pod with a node counts. A pod that came and went between two observations counts.
         """
         return (
-            self._unmanaged.started(key)
+            self._unmanaged.has_started(key)
             if key.kind in ("Pod", "PodGroup")
             else key in self._jobs.uids or key in self._bound_jobs
         )
@@ -234,7 +234,7 @@ class Cache:
             self._forget_job(uid)
             self.jobs.put_unreadable(uid, key, raw)
         self.usage.forget_gangs()
-        waiting = self.unmanaged.waiting(
+        waiting = self.unmanaged.waiting_gangs(
             self.jobs.by_uid.keys(), self.nodes.row, self.usage.queue_of_gang, self.states.class_value
         )
         leaving = tuple(self._terminating_pods(monotonic_s))

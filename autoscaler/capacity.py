@@ -55,7 +55,7 @@ class _ChargedNodes:
         self._ports_now: dict[int, Counter[HostPort]] = {}  # of rows whose held ports have changed
         self.log: list[int] = []
 
-    def copied(self) -> _ChargedNodes:
+    def copy(self) -> _ChargedNodes:
         """Return a copy that can be charged on its own."""
         other = _ChargedNodes(self._free, self._ports_held)
         other._ports_now = {row: used.copy() for row, used in self._ports_now.items()}
@@ -129,7 +129,7 @@ class _CurrentCount:
     at: int = 0  # how many entries of `_Count.order` have been filled
     read: int = 0  # how many entries of the log of charges are included
 
-    def copied(self) -> _CurrentCount:
+    def copy(self) -> _CurrentCount:
         """Return a copy that can be changed."""
         return _CurrentCount(self.total, dict(self.changed), list(self.grew), self.at, self.read)
 
@@ -157,7 +157,8 @@ class Capacity:
     names: of the resources, which are the columns of `free`. free: int[nodes, resources] before any charge; never
     changed. pod_requests: int[resources] that one pod of each shape requests. admitting_nodes: bool[nodes] that admit
     each shape. switches: for tier 1, 2, … the switch of each node, int[nodes], -1 for a node that is not on the map;
-    empty without a map. ports_held: by row, how many pods hold each host port; never changed.
+    empty without a map. ports_held: by row, how many pods hold each host port; never changed. A method that gets a
+    shape that is missing in `pod_requests` raises KeyError.
     """
 
     def __init__(
@@ -178,14 +179,14 @@ class Capacity:
         self._nodes = _ChargedNodes(free, ports_held)
         self._fullest_first = True
 
-    def copied(self) -> Capacity:
+    def copy(self) -> Capacity:
         """Return a copy with the same charges, which can be charged on its own."""
         other = Capacity(
             self.names, self.free, self.pod_requests, self.admitting_nodes, self.switches, self._ports_held
         )
-        other._nodes = self._nodes.copied()
+        other._nodes = self._nodes.copy()
         other._counts = self._counts
-        other._now = {shape: now.copied() for shape, now in self._now.items()}
+        other._now = {shape: now.copy() for shape, now in self._now.items()}
         other._fullest_first = self._fullest_first
         return other
 

@@ -57,7 +57,7 @@ def decide_safely(
         return decide(observation, policy, now_s), {}
     except Exception as error:
         faulty = dict(
-            _faulty(lambda jobs: decide(replace(observation, jobs=jobs), policy, now_s), observation.jobs, error)
+            _faulty_jobs(lambda jobs: decide(replace(observation, jobs=jobs), policy, now_s), observation.jobs, error)
         )
     # An exception that no single job causes is raised again here.
     sound = tuple(each for each in observation.jobs if each.job.key not in faulty)
@@ -68,7 +68,9 @@ def decide_safely(
     return [steps[each.job.key] for each in observation.jobs], faulty
 
 
-def _faulty(decide_on: Callable[[Jobs], object], jobs: Jobs, error: Exception) -> Iterator[tuple[JobKey, Exception]]:
+def _faulty_jobs(
+    decide_on: Callable[[Jobs], object], jobs: Jobs, error: Exception
+) -> Iterator[tuple[JobKey, Exception]]:
     """Yield (job, error) of the jobs that cause an error on their own, found by halving; nothing if no half fails.
 
     decide_on: decides on some of the jobs. error: the exception when it decided on all of `jobs`.
@@ -81,4 +83,4 @@ def _faulty(decide_on: Callable[[Jobs], object], jobs: Jobs, error: Exception) -
         try:
             decide_on(half)
         except Exception as fault:
-            yield from _faulty(decide_on, half, fault)
+            yield from _faulty_jobs(decide_on, half, fault)

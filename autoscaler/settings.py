@@ -41,7 +41,10 @@ _POLICY, _RULES = Policy(), TaintRules()  # the defaults of decisions
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The settings of one autoscaler. The defaults of decisions are those of Policy and TaintRules."""
+    """The settings of one autoscaler. The defaults of decisions are those of Policy and TaintRules.
+
+    Raises BadSetting for an invalid value, with the flag that sets it.
+    """
 
     kubeconfig: str | None = None  # a file; None: in-cluster, else the user's own
     context: str | None = None  # of the kubeconfig, None for the current one

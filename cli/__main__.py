@@ -44,7 +44,7 @@ VERB_MODULES = (
     (("clear-nominations",), "turnout.cli.verbs.clear_nominations"),
     (("demo",), "turnout.cli.verbs.demo"),
 )
-OWN = ("completion",)  # it is about all the others
+OWN = ("completion",)  # the commands of this module
 COMMANDS = frozenset([*OWN, *(name for names, _ in VERB_MODULES for name in names)])
 # How the help of the whole command arranges them.
 GROUPS = (
@@ -71,7 +71,10 @@ SHELLS = ("bash", "zsh", "tcsh", "fish", "powershell")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code. The arguments are those of the process if `argv` is None."""
+    """Run one command and return its exit code. Without arguments, print the help.
+
+    argv: None for the arguments of the process. Raises SystemExit for --help, --version and wrong options.
+    """
     words = sys.argv[1:] if argv is None else argv
     if not words:
         print(parser().format_help(), end="")
@@ -128,8 +131,8 @@ def _closest_verb(word: str) -> str:
 def parser(word: str = "") -> argparse.ArgumentParser:
     """Return the parser of the whole command.
 
-    word: the first argument of the command line. If it is a verb, only that verb's options are added, since those of
-    all verbs take longer to import.
+    word: the first argument of the command line. If it is a command, only that command and `completion` are added,
+    because the modules of all commands take longer to import. Any other word adds all commands.
     """
     top = _WholeParser(prog="turnout", description="GPU training: the right switches, the right size.")
     add_version(top)
@@ -150,7 +153,7 @@ def parser(word: str = "") -> argparse.ArgumentParser:
 
 
 def _completion(args: argparse.Namespace) -> int:
-    """Print the completion script for a shell. Returns the exit code."""
+    """Print the completion script for a shell, and return the exit code. Raises ModuleNotFoundError without shtab."""
     import shtab
 
     print(shtab.complete(parser(), shell=args.shell))

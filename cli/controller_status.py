@@ -38,8 +38,8 @@ class JobPod:
     """A pod of the job."""
 
     role: str  # value of its role label
-    index: int
-    phase: str
+    index: int  # of the replica in its role, >= 0
+    phase: str  # such as "Running"
     scheduler_message: str = ""  # of the scheduler, on a pod without a node
 
 

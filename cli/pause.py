@@ -15,7 +15,7 @@ from turnout.kube.times import rfc3339, unix_s
 
 
 class BadOptions(ValueError):
-    """Options that contradict one another. The caller prints the message and ends with code 2."""
+    """The end of a pause is invalid or in the past. The caller prints the message and ends with code 2."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from importlib.util import find_spec
 
 from turnout.cli.exit_codes import ExitCode
 
-# What each extra missing_extra, by the names of modules. setup.cfg has them by the names of distributions.
+# The modules that each extra installs. setup.cfg names the distributions instead.
 _API = ("kubernetes", "aiohttp")
 _SERVICE = (*_API, "prometheus_client", "yaml", "networkx", "cryptography")
 EXTRAS: Mapping[str, tuple[str, ...]] = {
@@ -29,19 +29,19 @@ EXTRAS: Mapping[str, tuple[str, ...]] = {
     "completion": ("shtab",),
 }
 
-# A short life of many objects that stay: the garbage collector would take a fifth of it.
+# Thresholds of the garbage collector for a short program: with its defaults it takes a fifth of the time.
 FEW_COLLECTIONS = (100_000, 20, 50)
-# Commands of `turnout` that start other programs, which would tell what they lack in a log.
+# Commands of `turnout` that start other programs, which would report a missing extra only in a log.
 START_OTHERS = frozenset(["demo", "local"])
 
 
 def turnout() -> int:
-    """Run the user's command. Which of its commands needs more than the base is found when it imports it."""
+    """Run the command `turnout`, and return its exit code. A missing extra is reported when a verb imports it."""
     return _user_command("turnout")
 
 
 def kubectl_turnout() -> int:
-    """Run the user's command for `kubectl turnout`."""
+    """Run the command `turnout` as `kubectl turnout`, and return its exit code."""
     return _user_command("kubectl-turnout")
 
 
@@ -76,7 +76,7 @@ def dlrover_run() -> int:
 
 
 def xpu_timer_launch() -> int:
-    """Become a program that is watched, under the guide's name. Source: DL-112"""
+    """Replace this process by a program that the hang monitor watches, under the guide's name. Source: DL-112"""
     return start("xpu_timer_launch", "turnout.launcher.health.hang_monitor.prepare_process", "launcher")
 
 

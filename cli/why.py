@@ -122,7 +122,7 @@ def _holder_text(holder: Holder) -> str:
 
 
 def _quota(chain: Chain) -> list[Row]:
-    """Return the rows on what a job requests of its queue's quota, for each resource with a limit."""
+    """Return one row on what a job requests of its queue's quota, with each resource that has a limit."""
     if not chain.queue.known:
         return [("quota", "none")]
     if chain.state != "waiting" and (chain.size is None or chain.size.larger is None):
@@ -279,7 +279,7 @@ class LimitedView:
     placed_pods: int  # pods with a node
     scheduler_messages: tuple[str, ...]  # on the pods without a node
     missing: tuple[str, ...]  # resources that may not be listed in the whole cluster
-    waited_s: float | None
+    waited_s: float | None  # since its creation; None if it does not wait, or if that time is unknown
 
     @classmethod
     def of(

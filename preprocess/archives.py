@@ -7,6 +7,7 @@ are yielded, then ArchiveFault is raised. Source of the formats: lm_dataformat 0
 from __future__ import annotations
 
 import io
+import lzma
 import tarfile
 import zipfile
 import zlib
@@ -24,7 +25,8 @@ MAX_ZSTD_WINDOW_BYTES = 1 << 27  # of a frame, as in the reference decompressor
 DAT_LENGTH_DIGITS = 16  # decimal digits of a length in a .dat.zst file
 READ_BYTES = 1 << 20  # decompressed bytes that are read at once
 GZIP_FEED_BYTES = 1 << 16  # gzip bytes that are read at once
-MAX_READ_BYTES = 1 << 30  # of a text that are read at once: Python allocates as much for one read
+BZ2_DAMAGED = "Invalid data stream"  # the message of bz2's OSError for damaged data
+MAX_READ_BYTES = 1 << 30  # bytes of a text that are read at once: Python allocates as much for one read
 
 
 class ArchiveLimits(NamedTuple):
@@ -83,15 +85,15 @@ class _BoundedStream(io.RawIOBase):
 def blocks(file: IO[bytes], input_format: InputFormat, size_bytes: int, limits: ArchiveLimits) -> Iterator[Block]:
     """Yield the documents of an archive in their order, in blocks: one text, or whole lines of JSON.
 
-    Raises ArchiveFault where the archive is damaged or exceeds a limit; the blocks before are good. file: the archive,
-    open at its start. input_format: its format. size_bytes: its size; with limits.max_expansion it bounds the
-    decompressed size. Each reader below has the same arguments.
+    Raises ArchiveFault where the archive is damaged or exceeds a limit; the blocks before are good. Raises OSError if
+    the file cannot be read. file: the archive, open at its start. input_format: any but JSON_LINES. size_bytes: of the
+    archive; with limits.max_expansion it bounds the decompressed size. Each reader below has the same arguments.
     """
     try:
         yield from _READERS[input_format](file, size_bytes, limits)
     except (EOFError, tarfile.ReadError) as error:
         raise ArchiveFault(FaultReason.TRUNCATED_ARCHIVE, str(error) or "the archive ends early") from error
-    except (zlib.error, tarfile.TarError, zipfile.BadZipFile) as error:
+    except (zlib.error, lzma.LZMAError, tarfile.TarError, zipfile.BadZipFile) as error:
         raise ArchiveFault(FaultReason.BAD_ARCHIVE, str(error)) from error
 
 
@@ -138,7 +140,8 @@ def _text(file: IO[bytes], _size_bytes: int, limits: ArchiveLimits) -> Iterator[
 def _zip_texts(file: IO[bytes], size_bytes: int, limits: ArchiveLimits) -> Iterator[Block]:
     """Yield each file of a zip as one text.
 
-    Raises ArchiveFault for an encrypted file, a text above the limit, or too many decompressed bytes.
+    Raises ArchiveFault for an encrypted file, damaged bzip2 data, a text above the limit, or too many decompressed
+    bytes.
     """
     total, limit = 0, _max_decompressed_bytes(size_bytes, limits)
     with zipfile.ZipFile(file) as archive:
@@ -150,13 +153,26 @@ def _zip_texts(file: IO[bytes], size_bytes: int, limits: ArchiveLimits) -> Itera
             except (RuntimeError, NotImplementedError) as error:  # encrypted, or an unknown compression
                 raise ArchiveFault(FaultReason.BAD_ARCHIVE, str(error)) from error
             with content:
-                raw = content.read(min(limits.max_document_bytes, limit - total) + 1)
+                raw = _read_zip_member(content, min(limits.max_document_bytes, limit - total) + 1)
             total += len(raw)
             if len(raw) > limits.max_document_bytes:
                 raise ArchiveFault(FaultReason.DOCUMENT_TOO_LONG, f"{member.filename[:100]}: {len(raw)} bytes or more")
             if total > limit:
                 raise ArchiveFault(FaultReason.EXPANSION_LIMIT, f"more than {limit} bytes decompressed")
             yield Block(raw, is_text=True)
+
+
+def _read_zip_member(content: IO[bytes], limit: int) -> bytes:
+    """Return at most `limit` bytes of a file in a zip. Raises ArchiveFault for damaged bzip2 data.
+
+    bz2 reports damaged data by an OSError, as a storage reports its failures.
+    """
+    try:
+        return content.read(limit)
+    except OSError as error:
+        if str(error) != BZ2_DAMAGED:
+            raise
+        raise ArchiveFault(FaultReason.BAD_ARCHIVE, f"bzip2: {error}") from error
 
 
 def _tar_gzip_texts(file: IO[bytes], size_bytes: int, limits: ArchiveLimits) -> Iterator[Block]:
@@ -207,8 +223,9 @@ _READERS: dict[InputFormat, Callable[[IO[bytes], int, ArchiveLimits], Iterator[B
 def _lines(stream: io.BufferedReader, limits: ArchiveLimits) -> Iterator[Block]:
     """Yield blocks of whole lines, about limits.block_bytes each.
 
-    Raises ArchiveFault for a line above max_document_bytes. stream: decompressed bytes. If reading fails, the whole
-    lines before the failure are yielded first.
+    stream: decompressed bytes. Raises ArchiveFault for an incomplete line above block_bytes and max_document_bytes. A
+    complete line is yielded whatever its length. If reading fails, the whole lines before the failure are yielded
+    first.
     """
     rest, complete_bytes = bytearray(), 0  # bytes that are not yielded yet, and the number of them that are whole lines
     while True:

@@ -1,4 +1,7 @@
-"""The command line: make a dataset, or check one. Exit status: 0 done, 1 failed or not valid, 2 for a wrong command."""
+"""The command line: make a dataset, or check one.
+
+Exit codes: 0 done, 1 failed or not valid, 2 for a wrong command or a missing package, 130 after Ctrl-C.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,10 @@ EPILOG = "If a run was stopped, the same command continues it from its finished 
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run `python -m turnout.preprocess` and return its exit code. argv: None for the arguments of the process."""
+    """Run `python -m turnout.preprocess` and return its exit code. argv: None for the arguments of the process.
+
+    Exits with 2 if the arguments cannot be parsed.
+    """
     program = "python -m turnout.preprocess"
     parser = argparse.ArgumentParser(prog=program, allow_abbrev=False, description=DESCRIPTION, epilog=EPILOG)
     add_arguments(parser)
@@ -54,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, program: str) -> int:
-    """Make a dataset on this machine or check one, and return the exit code.
+    """Make a dataset on this machine or check one, and return the exit code: 0, 1, 2 or 130.
 
     arguments: of a parser that add_arguments() has filled. program: the name of the program, for messages.
     """
@@ -143,7 +149,10 @@ class _LineFormatter(logging.Formatter):
 
 @contextmanager
 def _logs_on_stderr() -> Iterator[None]:
-    """Write log lines of this package to stderr while the block runs, and to no other handler."""
+    """Write log lines of this package to stderr while the block runs, and not to handlers of parent loggers.
+
+    The logger keeps the level INFO afterwards.
+    """
     logger, handler = logging.getLogger("turnout.preprocess"), logging.StreamHandler()
     handler.setFormatter(_LineFormatter())
     logger.addHandler(handler)

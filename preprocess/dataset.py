@@ -22,7 +22,8 @@ class Dataset:
     def __init__(self, prefix: str) -> None:
         """Read the header, and check the size of the index. prefix: the path of `.bin` and `.idx` without suffix.
 
-        Raises BrokenDataset if a file is missing, or if header and size do not agree; OSError.
+        Raises BrokenDataset if a file is missing, or if the header is invalid or does not agree with the size. Raises
+        OSError if storage fails.
         """
         self.bin_path, self.idx_path = f"{prefix}.bin", f"{prefix}.idx"
         for path in (self.idx_path, self.bin_path):
@@ -42,7 +43,10 @@ class Dataset:
         return self.header.sequences
 
     def __getitem__(self, sequence: int) -> NDArray[Any]:
-        """Return the token ids of one sequence. sequence: its index, >= 0."""
+        """Return the token ids of one sequence. Raises OSError if storage fails.
+
+        sequence: its index, from 0 to len(self) - 1. The index is not checked: a larger one gives wrong ids.
+        """
         (length,) = self._read_entries(HEADER_BYTES + 4 * sequence, 1, "<i4")
         (start,) = self._read_entries(self.header.pointers_at + 8 * sequence, 1, "<i8")
         raw = storage.read_range(self.bin_path, int(start), int(start) + int(length) * self.header.dtype.itemsize)

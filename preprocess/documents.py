@@ -56,11 +56,13 @@ class LineReader:
             except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
                 pass
             else:
-                columns = tuple(
-                    [_join_paragraphs(getattr(record, f"text_{position}")) for record in records]
-                    for position in range(len(self._keys))
-                )
-                return Documents(columns, (), lines, _line_numbers(raw, lines, len(records), lines_before))
+                line_numbers = _line_numbers(raw, lines, len(records), lines_before)
+                if len(line_numbers) == len(records):  # else a line has several objects, or an object several lines
+                    columns = tuple(
+                        [_join_paragraphs(getattr(record, f"text_{position}")) for record in records]
+                        for position in range(len(self._keys))
+                    )
+                    return Documents(columns, (), lines, line_numbers)
         return self._read_line_by_line(raw, piece, lines_before, lines)
 
     def _read_line_by_line(self, raw: bytes, piece: int, lines_before: int, lines: int) -> Documents:
@@ -154,7 +156,7 @@ def _count_newlines(raw: bytes) -> int:
 
 
 def _line_numbers(raw: bytes, lines: int, documents: int, lines_before: int) -> Sequence[int]:
-    """Return the line number of each document of a block without faults. Empty lines have no document.
+    """Return the line number of each line of a block that is not empty. `documents` only makes it faster.
 
     lines, documents: the numbers of lines and of documents in `raw`. lines_before: lines of the piece before `raw`.
     """

@@ -31,7 +31,10 @@ class OutputExists(PreprocessError):
 
 
 class LostWorker(PreprocessError):
-    """A worker process ended without a result each time that it had this chunk, often because of too little memory."""
+    """A chunk failed again when it was repeated: its worker process ended, or Spark gave up its task.
+
+    Often the memory is too small: remove the shards' folder, and set a smaller --chunk-bytes.
+    """
 
 
 class BrokenDataset(PreprocessError):

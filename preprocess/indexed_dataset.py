@@ -73,7 +73,8 @@ class Header(NamedTuple):
 def read_header(raw: bytes, path: str) -> Header:
     """Return the header in the first HEADER_BYTES of an `.idx` file.
 
-    path: for the message. Raises BrokenDataset for another or older format, and if the bytes are too few.
+    path: for the message. Raises BrokenDataset if the bytes are too few or are no header of this version: another
+    magic, version or code of the dtype, or no entry of the documents.
     """
     if raw[: len(OLD_MAGIC)] == OLD_MAGIC:
         raise BrokenDataset(f"{path}: an old dataset (magic TNTIDX, --dataset-impl lazy or cached); only mmap is read")

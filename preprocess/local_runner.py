@@ -30,8 +30,8 @@ _settings: ShardSettings | None = None  # the settings of this worker process
 def run_local(options: Options) -> Totals | None:
     """Make the dataset that the options describe in processes of this machine, and return its totals.
 
-    None if other processes of the same run have not finished their shards. Raises the errors of prepare_run() and
-    make_shards().
+    None if other processes of the same run have not finished their shards, or if one of them merges now. Raises the
+    errors of prepare_run(), make_shards() and merge_if_complete().
     """
     with prepare_run(options) as run:
         if isinstance(run, Totals):
@@ -44,8 +44,8 @@ def make_shards(run: PreprocessRun, report: Callable[[str], None]) -> list[Shard
     """Turn the pending chunks of a run into shards in worker processes, and return their records.
 
     report: receives lines of progress. Chunks that were in progress when a worker process ended early are processed
-    again, one at a time. Raises LostWorker if the same chunk ends its worker process twice, RunInProgress if another
-    run took the lock, and the errors of make_shard().
+    again, one at a time. Raises LostWorker if the worker process of a repeated chunk ends again, RunInProgress if
+    another run took the lock, and the errors of make_shard().
     """
     progress = progress_of(run, time.monotonic())
     records: list[ShardRecord] = []
@@ -135,7 +135,9 @@ def _process(chunk: TextChunk) -> ShardRecord:
 
 
 def _lost_text(settings: ShardSettings, chunk: TextChunk) -> str:
-    """Return the message about a chunk whose worker process ended twice: its first bytes, and options to change."""
+    """Return the message about a chunk whose worker process ended twice: the file and byte range of its first piece,
+    the number of its other files, and the options to change.
+    """
     piece = chunk.pieces[0]
     path = settings.sources[piece.source].path
     count = len({each.source for each in chunk.pieces}) - 1

@@ -49,11 +49,12 @@ class FaultReason(Enum):
     NOT_TEXT = "not_text"  # the line is no object, or the key's value is neither a text nor a list of texts
     BAD_UTF8 = "bad_utf8"  # bytes that are not UTF-8
     BAD_UNICODE = "bad_unicode"  # an escaped half of a surrogate pair
-    DOCUMENT_TOO_LONG = "document_too_long"  # more bytes than --max-document-bytes
+    # More bytes than --max-document-bytes, or more tokens than a sequence of a dataset can have.
+    DOCUMENT_TOO_LONG = "document_too_long"
     TOKEN_OUT_OF_RANGE = "token_out_of_range"  # noqa: S105 - no password; the tokenizer returned an id beyond its own vocabulary
     BAD_ARCHIVE = "bad_archive"  # the archive cannot be decompressed from here on
     TRUNCATED_ARCHIVE = "truncated_archive"  # the archive ends in the middle
-    EXPANSION_LIMIT = "expansion_limit"  # the archive grows beyond --max-expansion times its size
+    EXPANSION_LIMIT = "expansion_limit"  # the archive grows beyond 64 MiB and --max-expansion times its size
 
 
 class Piece(msgspec.Struct, frozen=True):
@@ -138,7 +139,7 @@ class FaultyDocument(NamedTuple):
     """A faulty document with its raw bytes, as `--on-error quarantine` keeps it."""
 
     fault: DocumentFault
-    raw: bytes  # its line, b"" if the raw bytes are not available
+    raw: bytes  # its line, cut off after --max-document-bytes; b"" if the raw bytes are not available
 
 
 MAX_LISTED_FAULTS = 1000  # of one shard: about 100 kB of JSON

@@ -35,7 +35,7 @@ class OnError(Enum):
 
     STOP = "stop"  # the run ends with an error that names file and line; finished shards stay
     SKIP = "skip"  # the document is left out, counted and listed
-    QUARANTINE = "quarantine"  # as skip, and its raw line is kept beside the output
+    QUARANTINE = "quarantine"  # as skip, and its raw line is kept beside the output, where the line is available
 
 
 MIB = 1 << 20  # bytes

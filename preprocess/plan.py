@@ -14,7 +14,7 @@ from turnout.preprocess.options import Options
 
 # The format of each suffix; the first suffix that matches counts. `.jsonl.gz` is ours.
 # Source: lm_dataformat 0.0.20, `Reader._stream_data`
-FORMS = (
+FORMATS_BY_SUFFIX = (
     (".jsonl.zst.tar", InputFormat.TAR_ZSTD_JSON_LINES),
     (".jsonl.zst", InputFormat.ZSTD_JSON_LINES),
     (".json.zst", InputFormat.ZSTD_JSON_ARRAY),
@@ -38,8 +38,8 @@ def find_input_files(options: Options) -> tuple[InputFile, ...]:
     """Return the input files that --input names, each with its format and size, in the order of the output.
 
     That is the order of --input, and inside a folder or glob the order of the names. A file that is named twice occurs
-    twice. Raises BadOption for a missing file, a folder or glob without a file, an unknown suffix, too many files, and
-    several keys for a format without fields.
+    twice. Raises BadOption for a file that is missing or cannot be accessed, a folder or glob without a file, an
+    unknown suffix, too many files, and several keys for a format without fields.
     """
     paths = [path for part in options.inputs for path in _paths(part)]
     if len(paths) > MAX_SOURCES:
@@ -52,9 +52,10 @@ def find_input_files(options: Options) -> tuple[InputFile, ...]:
 
 
 def _paths(part: str) -> list[str]:
-    """Return the paths of one part of --input: a file, or the files of a folder or glob, sorted.
+    """Return the paths of one part of --input: the part itself, or the sorted paths of a folder or glob.
 
-    A file may not exist. Raises BadOption if a folder or glob has no file.
+    Of a folder only names with a known suffix other than .json count. A path that is neither folder nor glob need not
+    exist. Raises BadOption if a folder or glob has no file, OSError if a folder cannot be read.
     """
     if storage.is_folder(part):
         # A .json file in a folder usually describes the data, so only .jsonl files are read as lines of JSON.
@@ -74,11 +75,11 @@ def _input_file(path: str) -> InputFile:
 
     Raises BadOption for an unknown suffix, and for a file that is missing or cannot be accessed.
     """
-    if (form := _format_of(path)) is None:
-        known = ", ".join(suffix for suffix, _ in FORMS)
+    if (input_format := _format_of(path)) is None:
+        known = ", ".join(suffix for suffix, _ in FORMATS_BY_SUFFIX)
         raise BadOption(f"--input {path}: unknown suffix; known are {known}")
     try:
-        return InputFile(path, form, storage.size_of(path))
+        return InputFile(path, input_format, storage.size_of(path))
     except OSError as error:
         raise BadOption(f"--input {path}: {error.strerror or error}") from error
 
@@ -86,7 +87,7 @@ def _input_file(path: str) -> InputFile:
 def _format_of(path: str) -> InputFormat | None:
     """Return the format that the suffix of a path stands for, None for an unknown suffix."""
     name = posixpath.basename(path)
-    return next((form for suffix, form in FORMS if name.endswith(suffix)), None)
+    return next((input_format for suffix, input_format in FORMATS_BY_SUFFIX if name.endswith(suffix)), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +103,8 @@ class ChunkingRules:
 def make_chunks(sources: Sequence[InputFile], rules: ChunkingRules) -> tuple[TextChunk, ...]:
     """Return the chunks of the inputs in their order. Small files share a chunk; a large file has many chunks.
 
-    Each part of a long line that may be cut is a chunk of its own.
+    Each part of a long line that may be cut is a chunk of its own. Files above chunk_bytes are searched for ends of
+    lines. Raises OSError if a file cannot be read.
     """
     result: list[TextChunk] = []
     pieces: list[Piece] = []

@@ -44,7 +44,10 @@ class RunProgress:
         return self.line(now_s)
 
     def line(self, now_s: float) -> str:
-        """Return a line about the progress. now_s: seconds on a monotonic clock."""
+        """Return a line about the progress. now_s: seconds on a monotonic clock.
+
+        The percentage is the share of documents if expected_documents is known, else the share of bytes.
+        """
         seconds = max(now_s - self.started_s, 1e-9)
         rate = self._read_bytes / seconds
         fraction = self.done_bytes / self.total_bytes if self.total_bytes else 1.0

@@ -186,8 +186,8 @@ def _resume_or_plan(
     """Return the run with the plan of an earlier run and its finished shards, or with a new plan.
 
     A new plan is written to the folder of the shards. sources: the input files. tokenizer: for the reference engine.
-    lock: on the output, held. The chosen engine is logged. Raises ResumeRefused if the earlier run had other inputs or
-    options, or changed inputs.
+    lock: on the output, held. The chosen engine is logged. Raises ResumeRefused if the plan is unreadable, if the
+    earlier run had other inputs or options, or if an input has changed since; and the errors of choose_engine().
     """
     path = _plan_path(options)
     if storage.exists(path):

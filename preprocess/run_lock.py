@@ -60,16 +60,20 @@ class RunLock:
             raise RunInProgress(f"{self._path}: another run took the lock while this one was suspended")
 
     def verify(self) -> None:
-        """Raise RunInProgress if another run took the lock, or removed it. Raises also any error of the storage."""
+        """Raise RunInProgress if another run took the lock, or removed it.
+
+        On object storage the lock file is read, and any error of the storage is raised. On a disk nothing is read.
+        """
         if storage.is_remote(self._path):
             with self._access:
                 self._is_lost = self._is_lost or not _is_held(self._path, self._holder)
         self.check()
 
     def renew(self) -> None:
-        """Write the time into the lock file, unless another run took the lock. Either failure is logged.
+        """Write the time into the lock file, unless another run took the lock. Raises nothing.
 
-        A failure of the storage is only logged, because the next renewal may still be in time.
+        A lost lock is logged, and check() raises for it. A failure of the storage is only logged, because the next
+        renewal may still be in time.
         """
         try:
             self.verify()
@@ -80,21 +84,22 @@ class RunLock:
         except Exception as error:  # each kind of storage has errors of its own
             log.warning("lock_not_renewed", extra={"lock": self._path, "error": repr(error)[:200]})
 
-    def keep(self, ended: threading.Event) -> None:
-        """Renew the lock every RENEWAL_S seconds until `ended` is set or another run takes the lock."""
-        while not self._is_lost and not ended.wait(RENEWAL_S):
+    def keep(self, end_event: threading.Event) -> None:
+        """Renew the lock every RENEWAL_S seconds until `end_event` is set or another run takes the lock."""
+        while not self._is_lost and not end_event.wait(RENEWAL_S):
             self.renew()
 
     def release(self) -> None:
-        """Remove the lock file in object storage, unless another run took the lock."""
+        """Remove the lock file in object storage, unless another run took the lock. Raises any error of the storage."""
         if _is_held(self._path, self._holder):
             storage.remove(self._path)
 
 
 @contextmanager
 def run_lock(path: str) -> Iterator[RunLock]:
-    """Hold the lock in this file while the block runs. Raises RunInProgress if another process holds it.
+    """Hold the lock in this file while the block runs.
 
+    Raises RunInProgress if another process holds it, and any error of the storage, such as OSError on a disk.
     path: of the lock file, a path or a URL. The file is created and gets the name of the holder; on a disk it stays
     afterwards, in object storage it is removed. Yields the lock, by which a run on object storage notices that another
     run took it.
@@ -132,13 +137,13 @@ def _renewed_lock(path: str, holder: LockHolder, lock: RunLock) -> Iterator[None
                 f"{path}: held by {_holder_name(content)}; if that run is dead, start again in {LOCK_LIFE_S:.0f} s"
             )
     _write_holder(path, holder)
-    ended = threading.Event()
-    thread = threading.Thread(target=lock.keep, args=(ended,), name="preprocess-lock", daemon=True)
+    end_event = threading.Event()
+    thread = threading.Thread(target=lock.keep, args=(end_event,), name="preprocess-lock", daemon=True)
     thread.start()
     try:
         yield
     finally:
-        ended.set()
+        end_event.set()
         thread.join()
         lock.release()
 

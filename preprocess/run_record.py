@@ -108,9 +108,10 @@ def _combine_digests(digests: Sequence[str]) -> str:
 
 
 def fault_counts(shards: Sequence[tuple[TextChunk, ShardRecord]]) -> dict[str, int]:
-    """Return how many documents were left out, by reason. A long document of several parts counts once.
+    """Return how many documents were left out, by the value of FaultReason, sorted.
 
-    shards: all chunks of the run in the order of the input, with their records.
+    A long document of several parts counts once, and so does a damaged archive, whatever its rest contains. shards: all
+    chunks of the run in the order of the input, with their records.
     """
     result: dict[str, int] = {}
     parts: list[ShardRecord] = []

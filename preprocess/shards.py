@@ -80,13 +80,17 @@ def tokens_path(folder: str, index: int, key_index: int) -> str:
 def make_shard(settings: ShardSettings, chunk: TextChunk) -> ShardRecord:
     """Write the shard of one chunk and return its record.
 
-    Raises BadDocument at the first faulty document if `on_error` is STOP, OSError if storage fails.
+    Raises BadDocument at the first faulty document if `on_error` is STOP, OSError if storage fails, and the errors of
+    get_encoder().
     """
     return _Shard(settings, chunk).write()
 
 
 def input_digests(settings: ShardSettings, chunk: TextChunk) -> tuple[str, ...]:
-    """Return the XXH3-128 of the current bytes of each piece of a chunk. Raises OSError if an input is shorter now."""
+    """Return the XXH3-128 of the current bytes of each piece of a chunk, 32 hexadecimal digits each.
+
+    Raises OSError if an input is shorter now, or cannot be read.
+    """
     return tuple(_digest(settings.sources[piece.source].path, piece.start, piece.end) for piece in chunk.pieces)
 
 

@@ -179,7 +179,7 @@ def make_shards(run: PreprocessRun, context: Any, show: Callable[[str], None]) -
     """Turn the pending chunks of a run into shards on Spark, and return their records.
 
     run: with at least one pending chunk. context: a SparkContext. show: receives lines of progress. Raises the error of
-    the first failure in the order of the input, and LostWorker if Spark gave up a task.
+    the first failure in the order of the input, and LostWorker if Spark gave up a task or ended the job.
     """
     parts = partitions(run.pending, run.options.partitions)
     report = SparkReport(run, time.monotonic())
@@ -215,22 +215,24 @@ def with_faults(folder: str, record: ShardRecord) -> ShardRecord:
 
 
 def task_failure_text(message: str, run: PreprocessRun, parts: Sequence[Sequence[TextChunk]]) -> str:
-    """Return a message about a failed job for the user: the inputs of the failed task, and the cause.
+    """Return a message about a failed job for the user: the cause, and the inputs of the failed task if Spark names it.
 
-    message: of Spark, with many lines. parts: the chunks of each task. At most MAX_MESSAGE_CHARACTERS characters.
+    message: of Spark, with many lines. parts: the chunks of each task. The result has at most MAX_MESSAGE_CHARACTERS
+    characters.
     """
-    task = _TASK.search(message)
-    chunks = parts[int(task[1])] if task else ()
-    sources = sorted({piece.source for chunk in chunks for piece in chunk.pieces})
+    task, cause = _TASK.search(message), _failure_cause(message)
+    if task is None:
+        return f"Spark ended the job: {cause}"[:MAX_MESSAGE_CHARACTERS]
+    sources = sorted({piece.source for chunk in parts[int(task[1])] for piece in chunk.pieces})
     paths = ", ".join(run.settings.sources[source].path for source in sources[:MAX_NAMED_INPUTS])
     further_inputs = f" and {len(sources) - MAX_NAMED_INPUTS} more inputs" if len(sources) > MAX_NAMED_INPUTS else ""
-    return f"Spark gave up the task of {paths}{further_inputs}: {_failure_cause(message)}"[:MAX_MESSAGE_CHARACTERS]
+    return f"Spark gave up the task of {paths}{further_inputs}: {cause}"[:MAX_MESSAGE_CHARACTERS]
 
 
 def _failure_cause(message: str) -> str:
-    """Return the line of a message of Spark that names the cause: the last Python error, else the first one of Spark.
+    """Return the line of a message of Spark that names the cause. message: not empty.
 
-    The last line of the message if there is neither.
+    It is the last Python error, else the first error of Spark, else the last line of the message.
     """
     lines = [line.strip().lstrip(": ") for line in message.splitlines()]
     python = [line for line in lines if _PYTHON_ERROR.match(line)]
@@ -246,11 +248,11 @@ def _show_progress(context: Any, accumulator: Any, report: SparkReport, show: Ca
     context: a SparkContext. accumulator: of the results so far. report: counts the results, and finds a failure among
     them. show: receives lines of progress.
     """
-    ended = threading.Event()
+    end_event = threading.Event()
 
     def watch() -> None:
         """Show progress until the block ends. Cancel all tasks, and stop, when the report finds a failure."""
-        while not ended.wait(REPORT_S):
+        while not end_event.wait(REPORT_S):
             if report.count_new_results(accumulator.value):
                 context.cancelAllJobs()
                 return
@@ -262,7 +264,7 @@ def _show_progress(context: Any, accumulator: Any, report: SparkReport, show: Ca
     try:
         yield
     finally:
-        ended.set()
+        end_event.set()
         thread.join()
 
 
@@ -294,9 +296,9 @@ def session(master: str | None = None) -> Iterator[Any]:
 def run_spark(run_options: Options, open_session: OpenSession = session) -> Totals | None:
     """Make the dataset that the options describe on Spark, and return its totals.
 
-    None if other processes of the same run have not finished their shards. open_session: starts a Spark session, which
-    is open only while tasks run: a wrong command starts no session, and executors do not wait for the merge. Raises the
-    errors of prepare_run() and make_shards(). Source: DL-67, DL-79
+    None if other processes of the same run have not finished their shards, or if one of them merges now. open_session:
+    starts a Spark session, which is open only while tasks run: a wrong command starts no session, and executors do not
+    wait for the merge. Raises the errors of prepare_run(), make_shards() and merge_if_complete(). Source: DL-67, DL-79
     """
     with prepare_run(run_options) as run:
         if isinstance(run, Totals):

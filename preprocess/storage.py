@@ -33,7 +33,7 @@ def open_input(path: str) -> IO[bytes]:
 def read_range(path: str, start: int, end: int) -> bytes:
     """Return the bytes from offset `start` to before offset `end`.
 
-    path: a path or a URL. Raises OSError if the file is shorter.
+    path: a path or a URL. Raises OSError if the file is shorter, or cannot be read.
     """
     with open_input(path) as file:
         file.seek(start)
@@ -94,7 +94,10 @@ def names_in(folder: str) -> list[str]:
 
 
 def glob_files(pattern: str) -> list[str]:
-    """Return the paths of the files that match a glob, sorted; [] for none. pattern: a path or a URL."""
+    """Return the paths of the files that match a glob, sorted; [] for none. `**` matches folders at any depth.
+
+    pattern: a path or a URL.
+    """
     if is_remote(pattern):
         filesystem, name = _remote(pattern)
         return sorted(filesystem.unstrip_protocol(path) for path in filesystem.glob(name))
@@ -139,7 +142,10 @@ def atomic_file(path: str, *, durable: bool = False, staging: str | None = None)
 
 
 def write_all(file: IO[bytes], content: Any) -> None:
-    """Write a whole buffer to a file, in several steps if an unbuffered file accepts only a part of it."""
+    """Write a whole buffer to a file, in several steps if an unbuffered file accepts only a part of it.
+
+    content: a contiguous buffer; an empty numpy array is not allowed. Raises OSError.
+    """
     rest = memoryview(content).cast("B")
     while len(rest):
         rest = rest[file.write(rest) :]

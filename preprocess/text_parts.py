@@ -61,23 +61,24 @@ def _strings(read: ReadRange, start: int, end: int) -> Iterator[tuple[int, int]]
     A string that does not end before `end` is left out. read: returns the bytes from one offset to before another.
     start, end: the offsets of the line.
     """
-    offset, opened = start, -1  # opened: the offset of the string whose end is not found yet, -1 outside of strings
+    offset = start
+    string_start = -1  # the offset of the string whose end is not found yet, -1 outside of strings
     while offset < end:
         window = read(offset, min(end, offset + WINDOW_BYTES))
         position = 0
         while position < len(window):
-            if opened < 0:
+            if string_start < 0:
                 quote = window.find(b'"', position)
                 if quote < 0:
                     break
-                opened, position = offset + quote + 1, quote + 1
+                string_start, position = offset + quote + 1, quote + 1
                 continue
             end_of_string = _string_end(window, position)
             if end_of_string < 0:
                 break
-            yield opened, offset + end_of_string
-            opened, position = -1, end_of_string + 1
-        offset += len(window) - (_open_escape(window, position) if opened >= 0 else 0)
+            yield string_start, offset + end_of_string
+            string_start, position = -1, end_of_string + 1
+        offset += len(window) - (_open_escape(window, position) if string_start >= 0 else 0)
 
 
 def _string_end(window: bytes, start: int) -> int:

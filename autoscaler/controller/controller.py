@@ -152,7 +152,7 @@ class AutoscalerController:
 
         now_s: seconds since 1970.
         """
-        new_steps, usage = self._decisions.changed(steps), self._metrics.usage.due_lines(now_s)
+        new_steps, usage = self._decisions.changed_steps(steps), self._metrics.usage.due_lines(now_s)
         if (new_steps or usage) and self._decision_log is not None:
             self._decision_log.note(now_s, steps, usage)
         for step in new_steps:

@@ -95,10 +95,10 @@ class DecisionLogWriter:
         if self._file is None:
             self._open()
         usage_bytes = encode_usage(usage)
-        lines = encode_decisions(self._decisions.changed(steps), now_s) + usage_bytes
+        lines = encode_decisions(self._decisions.changed_steps(steps), now_s) + usage_bytes
         if self._bytes and self._bytes + len(lines) > self._max_bytes:
             self._rotate()
-            lines = encode_decisions(self._decisions.changed(steps), now_s) + usage_bytes
+            lines = encode_decisions(self._decisions.changed_steps(steps), now_s) + usage_bytes
         self._put(lines)
 
     def _open(self) -> None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from turnout.autoscaler.model import GangReason
-from turnout.autoscaler.observe.native_gangs import GroupUse, NativeGangs, min_of_settled, min_of_shrink, patch_of
+from turnout.autoscaler.observe.native_gangs import GroupUse, NativeGangs, min_after_resize, min_of_shrink, patch_of
 from turnout.jobs.model import JobKey
 from turnout.kube.client.apply import MERGE
 from turnout.kube.client.leased_calls import Calls
@@ -31,17 +31,17 @@ _MAX_REMEMBERED = 1_000  # PodGroups with refusals or failures that may be delet
 
 
 class GangUses(Protocol):
-    """What the writer needs to know of PodGroups and pods."""
+    """The PodGroups, and how the pods of jobs use them. `observe/job_states.py` has it as GroupUses."""
 
     native: NativeGangs
 
     def of_job(self, key: JobKey, size: int) -> list[GroupUse]:
         """Return how the pods of a job at a size, in workers, use native PodGroups. As GroupUses.of_job()."""
 
-    def settled(self, changes: Callable[[JobKey], bool]) -> list[tuple[JobKey, GroupUse]]:
+    def uses_to_correct(self, changes: Callable[[JobKey], bool]) -> list[tuple[JobKey, GroupUse]]:
         """Return (job, use) of PodGroups whose minCount does not fit the pods of a resized job, which all run.
 
-        changes: returns True for a job whose size is about to change. As GroupUses.settled().
+        changes: returns True for a job whose size is about to change. As GroupUses.uses_to_correct().
         """
 
 
@@ -108,7 +108,7 @@ class GangMinWriter:
 
         changes: returns True for a job whose size is about to change; its PodGroups wait. now_s: seconds since 1970.
         """
-        uses = self._gang_uses.settled(changes)
+        uses = self._gang_uses.uses_to_correct(changes)
         for at in range(0, len(uses), TOGETHER):
             await asyncio.gather(*(self._correct_one(key, use, now_s) for key, use in uses[at : at + TOGETHER]))
         self._forget_deleted()
@@ -121,7 +121,7 @@ class GangMinWriter:
         PodGroup has no annotation of ours, because its job shrank without a write of minCount, each minCount is written
         only once.
         """
-        min_count, uid = min_of_settled(use), use.group.uid
+        min_count, uid = min_after_resize(use), use.group.uid
         if min_count is None or self._is_refused(uid, now_s):
             return
         if use.group.wrote is None:

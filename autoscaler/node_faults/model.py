@@ -102,8 +102,8 @@ class Proof(msgspec.Struct, frozen=True, omit_defaults=True):
     kind: CheckResult = CheckResult.FAULTY
     cause: Name = ""  # of the fault, "" if unknown
     why: Text = ""  # for a person
-    by: Name = ""
-    round: Count = 0
+    by: Name = ""  # the member that judged the measurements
+    round: Count = 0  # the rendezvous round before which the check ran
 
 
 def namespace_of(pod: str) -> str:
@@ -215,7 +215,7 @@ class NodeEntry:
 class NodeObservation:
     """All that the taint policy decides on."""
 
-    nodes: Mapping[str, NodeEntry]  # nodes with a record or a report, by name
+    nodes: Mapping[str, NodeEntry]  # nodes with our taint, a record or a report, by name
     pod_reports: tuple[PodReport, ...]  # reports, also of deleted pods
     gpu_nodes: int  # number of nodes with GPUs
     tainted: int  # number of tainted nodes

@@ -184,7 +184,7 @@ _NO_CLAIM = re.compile(r'persistentvolumeclaim "([^"]{1,253})" not found')
 _IMMEDIATE_SCHEDULERS = (USUAL_SCHEDULER, "koord-scheduler")
 
 
-def unbindable(pod: Pod, schedulers: Collection[str]) -> str:
+def unbindable_reason(pod: Pod, schedulers: Collection[str]) -> str:
     """Return why no scheduler can bind this pod now, "" if one may. schedulers: those that run in this cluster.
 
     Our own scheduling gate is no reason, because it is removed as soon as the gang has room.

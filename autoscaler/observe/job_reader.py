@@ -51,7 +51,7 @@ class JobTable:
             self._parts.add(uid)
 
     def put_unreadable(self, uid: str, key: JobKey, raw: Object) -> None:
-        """Store the object of a job that cannot be read. Drop its readable version before."""
+        """Store the object of a job that cannot be read. The caller has dropped its readable version."""
         self._unreadable[uid] = Packed(raw)
         self.keys[uid], self.uids[key] = key, uid
 
@@ -218,7 +218,7 @@ class JobReader:
         A job that is refused already keeps its own reason.
         """
         name = "" if job.refused else self._resized_by(key)
-        why = f"the HorizontalPodAutoscaler {name} resizes it, and two hands on one size fight"
+        why = f"the HorizontalPodAutoscaler {name} resizes it, and only one program may change its size"
         return replace(job, refused=why) if name else job
 
     def _on_lending_terms(self, job: Job, raw: Object) -> Job:
@@ -281,8 +281,8 @@ def _is_read(name: str) -> bool:
 class OtherAutoscalers:
     """The HorizontalPodAutoscalers and the jobs that they resize, since two programs must not write one size.
 
-    One counts only for a job of its own namespace, as its scale reference does. kinds: by name. changed: called with
-    each job that gets or loses one.
+    A HorizontalPodAutoscaler counts only for a job of its own namespace, as its scale reference does. kinds: by name.
+    changed: called with each job that gets or loses a HorizontalPodAutoscaler.
     """
 
     def __init__(self, kinds: Mapping[str, JobKind], changed: Callable[[JobKey], None]) -> None:

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from turnout.autoscaler.model import JobState, Worker
 from turnout.autoscaler.observe import job_pods
-from turnout.autoscaler.observe.job_pods import PodIndex, StepTimeReports, unbindable
+from turnout.autoscaler.observe.job_pods import PodIndex, StepTimeReports, unbindable_reason
 from turnout.autoscaler.observe.job_reader import JobTable, plausible_budget
 from turnout.autoscaler.observe.native_gangs import (
     MAX_GROUPS_OF_JOB,
@@ -20,7 +20,7 @@ from turnout.autoscaler.observe.native_gangs import (
     NativeGangs,
     group_name_of,
     is_alive,
-    min_of_settled,
+    min_after_resize,
     obstacle_of,
 )
 from turnout.autoscaler.observe.node_cache import NodeCache
@@ -170,11 +170,11 @@ def _unbindable(
     worker_pods: pods of its resized role. other_role_pods: of its other roles. schedulers: those that run in this
     cluster.
     """
-    reasons = [unbindable(pod, schedulers) for pod in worker_pods if not pod.spec.node_name]
+    reasons = [unbindable_reason(pod, schedulers) for pod in worker_pods if not pod.spec.node_name]
     bindable = state.bound_workers + state.finished + reasons.count("") + max(0, state.job.replicas - len(worker_pods))
     if bindable >= state.job.bounds.minimum:
         reasons = []
-    reasons += [unbindable(pod, schedulers) for pod in other_role_pods if not pod.spec.node_name]
+    reasons += [unbindable_reason(pod, schedulers) for pod in other_role_pods if not pod.spec.node_name]
     return next(filter(None, reasons), "")
 
 
@@ -210,17 +210,17 @@ class GroupUses:
                 uses.append(GroupUse(group, pods[name], running[name], obstacle))
         return uses
 
-    def settled(self, changes: Callable[[JobKey], bool]) -> list[tuple[JobKey, GroupUse]]:
+    def uses_to_correct(self, changes: Callable[[JobKey], bool]) -> list[tuple[JobKey, GroupUse]]:
         """Return (job, use) of native PodGroups whose minCount does not fit the pods of a resized job, which all run.
 
         Each changed PodGroup is checked once. It is checked again at the next call if its job lacks pods, if some of
         its pods do not run, or if `changes` returns True for the job: the job's size is about to change. A PodGroup
         with an obstacle, or of a job that we have never resized, is left out.
         """
-        settled: list[tuple[JobKey, GroupUse]] = []
-        unsettled: list[GroupName] = []
+        to_correct: list[tuple[JobKey, GroupUse]] = []
+        to_check_again: list[GroupName] = []
         uses_of_jobs: dict[JobKey, list[GroupUse]] = {}  # the pods of a job are gone through once
-        for name in self.native.take_unsettled():
+        for name in self.native.take_groups_to_check():
             key = self._job_of(next(iter(self.native.pods(name)), ""))
             state = self._states.by_uid.get(self._jobs.uid(key)) if key is not None else None
             if key is None or state is None:
@@ -234,11 +234,11 @@ class GroupUses:
                 len(state.living) + state.finished >= state.job.replicas == len(state.workers) + state.finished
             )
             if changes(key) or not is_complete or use.running < use.pods:
-                unsettled.append(name)
-            elif min_of_settled(use) is not None and self._jobs.is_resized(key):
-                settled.append((key, use))
-        self.native.check_again(unsettled)
-        return settled
+                to_check_again.append(name)
+            elif min_after_resize(use) is not None and self._jobs.is_resized(key):
+                to_correct.append((key, use))
+        self.native.check_again(to_check_again)
+        return to_correct
 
     def _job_of(self, pod: str) -> JobKey | None:
         """Return the job of a pod, by the pod's uid; None for an unknown pod, or a pod of no job."""

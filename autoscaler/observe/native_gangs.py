@@ -122,7 +122,7 @@ def min_of_shrink(use: GroupUse) -> int | None:
     return use.pods if 0 < use.pods < use.group.min_count else None
 
 
-def min_of_settled(use: GroupUse) -> int | None:
+def min_after_resize(use: GroupUse) -> int | None:
     """Return the minCount to write for a job whose pods all run, >= 1; None if nothing has to be written.
 
     None means that the present minCount fits, that some pod does not run, that there are no pods, or that somebody else
@@ -160,7 +160,7 @@ class NativeGangs:
         self._groups: dict[GroupName, NativeGroup] = {}
         self._pods: dict[GroupName, dict[str, None]] = {}  # uids
         self._named: dict[str, GroupName] = {}  # uid of a pod -> its PodGroup
-        self._unsettled: dict[GroupName, None] = {}  # PodGroups to check, the oldest change first
+        self._to_check: dict[GroupName, None] = {}  # PodGroups to check, the oldest change first
 
     def put_group(self, raw: Mapping[str, Any]) -> None:
         """Store a PodGroup, and mark it to be checked. One without a readable gang policy is dropped instead. raw:
@@ -172,12 +172,12 @@ class NativeGangs:
             self.drop_group(*name)
             return
         self._groups[name] = group
-        self._unsettled[name] = None
+        self._to_check[name] = None
 
     def drop_group(self, namespace: str, name: str) -> None:
         """Drop a deleted PodGroup. An unknown one is ignored. The pods that name it stay."""
         self._groups.pop((namespace, name), None)
-        self._unsettled.pop((namespace, name), None)
+        self._to_check.pop((namespace, name), None)
 
     def put_pod(self, pod: Pod) -> None:
         """Store a pod under the PodGroup that it names, and mark that PodGroup to be checked.
@@ -207,7 +207,7 @@ class NativeGangs:
     def _note_change(self, name: GroupName) -> None:
         """Mark a known PodGroup to be checked again."""
         if name in self._groups:
-            self._unsettled[name] = None
+            self._to_check[name] = None
 
     def group(self, name: GroupName) -> NativeGroup | None:
         """Return a PodGroup with a gang policy; None if it is not known."""
@@ -223,22 +223,22 @@ class NativeGangs:
         """
         return self._pods.get(name, {}).keys()
 
-    def take_unsettled(self) -> list[GroupName]:
+    def take_groups_to_check(self) -> list[GroupName]:
         """Remove and return the PodGroups to check, the oldest change first, until they have MAX_PODS_CHECKED pods
         together.
 
-        At least one is returned if any is marked. The caller marks a PodGroup again by `check_again` if it is not
-        settled yet.
+        At least one is returned if any is marked. The caller marks a PodGroup again by `check_again` if its pods do not
+        all run yet.
         """
         names: list[GroupName] = []
         pods = 0
-        for name in self._unsettled:
+        for name in self._to_check:
             if pods >= MAX_PODS_CHECKED:
                 break
             pods += 1 + len(self._pods.get(name, ()))
             names.append(name)
         for name in names:
-            del self._unsettled[name]
+            del self._to_check[name]
         return names
 
     def check_again(self, names: Iterable[GroupName]) -> None:

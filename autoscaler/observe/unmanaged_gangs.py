@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from turnout.autoscaler.model import JobState, Worker
-from turnout.autoscaler.observe.job_pods import SCHEDULERS, unbindable
+from turnout.autoscaler.observe.job_pods import SCHEDULERS, unbindable_reason
 from turnout.jobs.annotations import spread
 from turnout.jobs.gang import POD_GROUP_VERSIONS, Dialect, GangKey, membership
 from turnout.jobs.kinds.scrape_target import scrape_key
@@ -152,7 +152,7 @@ class UnmanagedGangs:
         self._waiting: Counter[GangKey] = Counter()  # members without a node
         self._groups: dict[GangKey, PodGroupState] = {}
         self._started: dict[tuple[str, str], None] = {}  # namespace and name of gangs with a member that had a node
-        # Kind, API version and uid of each gang of the last `waiting`, for Events.
+        # Kind, API version and uid of each gang of the last `waiting_gangs`, for Events.
         self.about: dict[JobKey, tuple[str, str, str]] = {}
 
     def put_pod(self, pod: Pod, shape: PodShape) -> None:
@@ -197,7 +197,7 @@ class UnmanagedGangs:
         """Drop a deleted PodGroup. An unknown one is ignored."""
         self._groups.pop(key, None)
 
-    def waiting(
+    def waiting_gangs(
         self,
         known: Collection[str],
         row: Callable[[str], int | None],
@@ -228,7 +228,7 @@ class UnmanagedGangs:
         for key in sorted(self._scraped)[:MAX_SCRAPED_JOBS]:
             yield key, next(iter(self._scraped[key].values()))
 
-    def started(self, key: JobKey) -> bool:
+    def has_started(self, key: JobKey) -> bool:
         """Return True if any member of a gang has had a node, also a member that was deleted since.
 
         Only the last _MAX_STARTED such gangs are remembered.
@@ -278,7 +278,7 @@ class UnmanagedGangs:
                 if group is not None and group.is_owned
                 else "it has no pods, and no controller or scheduler has begun to handle it"
             )
-        reasons = [unbindable(pod, self._schedulers) for pod in unbound]
+        reasons = [unbindable_reason(pod, self._schedulers) for pod in unbound]
         return next(filter(None, reasons), "") if reasons.count("") + to_come < lacking else ""
 
     def _job_key(self, key: GangKey, group: PodGroupState | None, first: Pod | None) -> JobKey:

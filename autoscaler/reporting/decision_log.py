@@ -157,7 +157,7 @@ class LastDecisions:
     def __init__(self) -> None:
         self._last: dict[JobKey, Step] = {}
 
-    def changed(self, steps: Iterable[Step]) -> list[Step]:
+    def changed_steps(self, steps: Iterable[Step]) -> list[Step]:
         """Return the steps that differ from the last ones in reason or size, and remember all steps for the next call.
 
         steps: of all jobs; a job without a step is forgotten. A step that differs only in its detail is not returned.

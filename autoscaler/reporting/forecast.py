@@ -211,7 +211,7 @@ def _room_after_shrinks(observation: Observation, shrinking: Collection[str], se
     if sum(map(len, rows_of_shape.values())) > _MAX_SINGLE_COUNTS:
         room = observation.room.with_pods_removed(rows_of_shape)  # counts all nodes again
     else:
-        room = observation.room.copied()
+        room = observation.room.copy()
         for shape, shape_rows in rows_of_shape.items():
             room.release(shape, shape_rows)
     free_room = FreeRoom(room, quota)
@@ -502,7 +502,7 @@ def simulate(
     elastic workers have left. remaining_s: how long these jobs still run, in seconds, float[jobs]. groups: the waiting
     jobs by request. Only the first MAX_ENDS ends are simulated.
     """
-    free_room, starts, heads = start.copied(), dict[int, float](), _DemandGroups(groups)
+    free_room, starts, heads = start.copy(), dict[int, float](), _DemandGroups(groups)
     soonest = (
         np.argpartition(remaining_s, MAX_ENDS)[:MAX_ENDS]
         if len(remaining_s) > MAX_ENDS
@@ -519,7 +519,7 @@ def simulate(
         for _ in range(min(ends_per_round, len(ends))):
             at_s, _, owner, charges = heapq.heappop(ends)
             owner.leave(free_room, charges)
-        for group, rank, charges in heads.served(free_room):
+        for group, rank, charges in heads.serve(free_room):
             starts[rank] = at_s
             life_s = float(group.run_time_s[(draw + rank) % len(group.run_time_s)])
             heapq.heappush(ends, (at_s + life_s, -len(starts), group, charges))
@@ -539,7 +539,7 @@ class _DemandGroups:
         for group in groups:
             self._of.setdefault(group.request.pods[0][0], []).append((group.ranks[0], 0, group))
 
-    def served(self, free_room: FreeRoom) -> Iterator[tuple[DemandGroup, int, PodCharges]]:
+    def serve(self, free_room: FreeRoom) -> Iterator[tuple[DemandGroup, int, PodCharges]]:
         """Yield (group, rank, charges) of the waiting jobs that fit now, by rank, and charge them to the room.
 
         Served jobs are removed. `tries` grows by each attempt.

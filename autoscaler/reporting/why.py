@@ -150,9 +150,9 @@ def chain(
 ) -> Chain | None:
     """Return the explanation of one decision; None if the observation does not name the job.
 
-    steps: one for each job of the observation, in its order. now_s: wall-clock time of the decision. nodes: all of the
-    observation. gpus: the resources that count as a GPU. start: of the forecast; None if it has none. A cause that the
-    decision does not know may replace it. cluster: None if nothing is known of other gangs.
+    steps: one for each job of the observation, in its order. now_s: time of the decision, in seconds since 1970. nodes:
+    all of the observation. gpus: the resources that count as a GPU. start: of the forecast; None if it has none. A
+    cause that the decision does not know may replace `start`. cluster: None if nothing is known of other gangs.
     """
     cluster = cluster or ClusterContext()
     job_and_step = next((each for each in zip(observation.jobs, steps, strict=True) if each[0].job.key == key), None)
@@ -493,7 +493,7 @@ class RoomSection:
     admits: int  # nodes that admit such a worker
     with_room: int  # nodes that have room for one now
     fits: int  # whole workers on all nodes together
-    fits_when_empty: int  # the same without any job
+    fits_when_empty: int  # the same without any worker of any job
     refusals: tuple[tuple[str, int], ...]  # (reason, nodes), the most frequent first
 
 

@@ -104,7 +104,7 @@ class Quota:
         used = self._used[queue]
         return any(used.get(resource, 0) > own for resource, own in described.deserved.items())
 
-    def copied(self) -> Quota:
+    def copy(self) -> Quota:
         """Return a copy with the same use, which can be charged on its own."""
         other = Quota({})
         other._queues = self._queues
@@ -155,9 +155,9 @@ class FreeRoom:
     room: Capacity
     quota: Quota
 
-    def copied(self) -> FreeRoom:
+    def copy(self) -> FreeRoom:
         """Return a copy of room and quota that can be charged."""
-        return FreeRoom(self.room.copied(), self.quota.copied())
+        return FreeRoom(self.room.copy(), self.quota.copy())
 
     def has_room_for(self, pool: Pool, pods: int) -> bool:
         """Return True if so many pods of a pool fit in its queue and, each as a whole, on the nodes.
@@ -265,7 +265,7 @@ class FreeRoom:
 
     def with_headroom(self, headroom: Mapping[str, int]) -> FreeRoom:
         """Return a copy with headroom charged to the nodes and to every queue. headroom: by resource."""
-        copy = self.copied()
+        copy = self.copy()
         copy.room.keep_free(headroom)
         copy.quota.keep_free(headroom)
         return copy

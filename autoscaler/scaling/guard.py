@@ -54,7 +54,7 @@ def guard(observation: Observation, policy: Policy, now_s: float) -> Decision:
             steps[each.identity] = shrink
         elif each.hold_step is None:
             running.append(each)
-    free = FreeRoom(observation.room.copied(), Quota(observation.queues))
+    free = FreeRoom(observation.room.copy(), Quota(observation.queues))
     expected = (
         _with_promised(free, leaving_jobs, observation.terminating_pods)
         if leaving_jobs or observation.terminating_pods
@@ -128,7 +128,7 @@ def _with_promised(free: FreeRoom, leaving_jobs: Iterable[JobState], pods: Itera
 
     leaving_jobs: jobs whose promised workers will leave. pods: terminating pods of no living job.
     """
-    expected = free.copied()
+    expected = free.copy()
     for each in leaving_jobs:
         expected.release(each.pool, each.promised)
     for pod in pods:
@@ -167,7 +167,7 @@ class Decision:
     expected: FreeRoom  # `free` with the room of leaving workers; the same object if no worker leaves
 
     def with_steps(self, steps: Steps) -> Decision:
-        """Return a copy of the decision with these steps added. A new step replaces an earlier step of the same job."""
+        """Return the decision with these steps added; itself without any. A new step replaces one of the same job."""
         return replace(self, steps={**self.steps, **steps}) if steps else self
 
 

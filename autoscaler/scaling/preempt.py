@@ -30,7 +30,7 @@ def preempt(before: Decision, observation: Observation, policy: Policy, now_s: f
     if not before.waiting:
         return before
     # Room that is charged to waiting jobs is not free, even if no worker leaves yet.
-    free, expected = before.free, before.free.copied() if before.expected is before.free else before.expected
+    free, expected = before.free, before.free.copy() if before.expected is before.free else before.expected
     can_pay_restart = partial(has_surplus, policy=policy, now_s=now_s)
     would_be_exhausted = partial(is_exhausted, policy=policy, now_s=now_s)
     givers = [each for each in in_queue_order(observation) if each.can_shrink and each.identity not in before.steps]
@@ -160,7 +160,7 @@ class Preemptor:
 
     def _remove_elastic(self) -> FreeRoom:
         """Return a copy of the room and quota as they would be if every elastic worker had left."""
-        quota, rows = self._room.quota.copied(), dict[PodShape, list[int]]()
+        quota, rows = self._room.quota.copy(), dict[PodShape, list[int]]()
         rows_of_pool: dict[Pool, list[int]] = {}
         for givers in self._jobs_of_queue.values():
             for each in givers:

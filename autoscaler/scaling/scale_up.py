@@ -101,11 +101,11 @@ class RoomToGrow:
                 if (amounts := self.idle_room.get(place)) is not None:
                     yield amounts
 
-    def copied(self) -> RoomToGrow:
+    def copy(self) -> RoomToGrow:
         """Return a copy that can be charged on its own. Its refused units stay refused."""
-        expected = self.expected.copied()
-        free = expected if self.free is self.expected else self.free.copied()
-        after_headroom = expected if self.after_headroom is self.expected else self.after_headroom.copied()
+        expected = self.expected.copy()
+        free = expected if self.free is self.expected else self.free.copy()
+        after_headroom = expected if self.after_headroom is self.expected else self.after_headroom.copy()
         idle_room = None if self.idle_room is None else {name: dict(each) for name, each in self.idle_room.items()}
         return RoomToGrow(
             expected,
@@ -235,7 +235,7 @@ def _grow(
     """
     unprofitable, restarts = set[object](), 1 if at_start else 2
     while True:
-        attempt = room.copied() if check_payback else room
+        attempt = room.copy() if check_payback else room
         remaining = [each for each in jobs if each.identity not in unprofitable]
         sizes = _assign_growth(remaining, attempt, policy, at_start)
         new_unprofitable = check_payback and {

@@ -24,11 +24,11 @@ METRICS_PORT = 9090  # of the extender, as the chart sets it
 async def read_facts(client: Client, version: str) -> ClusterFacts:
     """Read once from the API server the facts of which the verdicts are made.
 
-    A fact that may not be read or that fails is None, or left out of its list or mapping; `refused` and `failed` of the
-    result say why, by path. None without an entry there: the API server does not serve the kind, or it is an extender's
-    metrics. If the Deployments are not known, leases, maps and metrics are empty, because their namespaces are not
-    known. version: of this program. Raises CallError if the version of the API server cannot be read, and as
-    `FactReader.all` does.
+    A fact that may not be read or whose request fails is None, or is left out of its list or mapping. `refused` and
+    `failed` of the result say why, by path. A kind that the API server does not serve is None without an entry there,
+    and so are an extender's metrics that cannot be read. If the Deployments are not known, leases, maps and metrics are
+    empty, because their namespaces are not known. version: of this program. Raises CallError if the version of the API
+    server cannot be read, and as `FactReader.all` does.
     """
     found = msgspec.json.decode(await client.get("/version"))
     reader = FactReader(client)

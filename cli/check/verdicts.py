@@ -13,12 +13,12 @@ from turnout.kube.times import unix_s
 from turnout.topology.map_formats import read_map
 from turnout.topology.names import TEXT_KEY, YAML_KEY
 
-OLDEST, NEWEST = (1, 29), (1, 37)
+OLDEST, NEWEST = (1, 29), (1, 37)  # versions of Kubernetes that are supported, and that were tested
 MAX_CLOCK_SKEW_S = 5.0  # by which a clock may differ
 SILENT_S = 120.0  # after which a node's heartbeat is late; a kubelet renews it each 10 s
-CERTIFICATE_S = 14 * 86_400.0
+CERTIFICATE_S = 14 * 86_400.0  # a certificate that expires earlier is DOUBTFUL
 SAMPLED_FROM = 100  # nodes, above which kube-scheduler searches a part of them unless told otherwise
-MAX_NAMED = 5
+MAX_NAMED = 5  # objects that one line names
 NAME, INSTANCE, VERSION = (f"app.kubernetes.io/{word}" for word in ("name", "instance", "version"))
 # Controllers of others, by the name of their Deployment, and the kind that both would control.
 OTHERS = {
@@ -63,7 +63,10 @@ def _failed(facts: ClusterFacts) -> Iterator[CheckLine]:
 
 
 def _kubernetes(facts: ClusterFacts) -> Iterator[CheckLine]:
-    """Yield a line on the version of Kubernetes: WRONG if it is too old, DOUBTFUL if it is newer than tested ones."""
+    """Yield a line on the version of Kubernetes: WRONG if it is too old, DOUBTFUL if it is newer than tested ones.
+
+    Nothing if the version has another form than v1.33.
+    """
     if (match := re.match(r"v?(\d+)\.(\d+)", facts.server_version)) is None:
         return
     version = (int(match[1]), int(match[2]))
@@ -77,7 +80,10 @@ def _kubernetes(facts: ClusterFacts) -> Iterator[CheckLine]:
 
 
 def _installed(facts: ClusterFacts) -> Iterator[CheckLine]:
-    """Yield a line for each Deployment of Turnout: whether it is ready, and of this version. WRONG if there is none."""
+    """Yield a line for each Deployment of Turnout: whether it is ready, and of this version. WRONG if there is none.
+
+    Nothing if the Deployments could not be read.
+    """
     if facts.deployments is None:
         return
     if not facts.deployments:
@@ -152,7 +158,8 @@ def _map(facts: ClusterFacts) -> Iterator[CheckLine]:
 def _compare_with_map(hosts: set[str], nodes: Sequence[Object], edit: str) -> Iterator[CheckLine]:
     """Yield lines for GPU nodes that are not on the map, and for hosts of the map that are no nodes.
 
-    One FINE line if there are neither. hosts: of the map, by name or address. edit: the remedy.
+    One DOUBTFUL line if no node has GPUs, and one FINE line if map and nodes agree. hosts: of the map, by name or
+    address. edit: the remedy.
     """
     gpu_nodes = [node for node in nodes if _has_gpus(node)]
     if lost := [node["metadata"]["name"] for node in gpu_nodes if not _names_of(node) & hosts]:
@@ -170,7 +177,10 @@ def _compare_with_map(hosts: set[str], nodes: Sequence[Object], edit: str) -> It
 
 
 def _requests_answered(facts: ClusterFacts) -> Iterator[CheckLine]:
-    """Yield a line on whether kube-scheduler calls the extender and gets responses, by the extender's metrics."""
+    """Yield a line on whether kube-scheduler has called the extender, by the extender's metrics.
+
+    Another line, UNKNOWN, names the pods whose metrics cannot be read. Nothing without extender pods.
+    """
     request_count = sum(
         each.value
         for page in filter(None, facts.extender_metrics.values())
@@ -210,7 +220,7 @@ def _nodes_offered(facts: ClusterFacts) -> Iterator[CheckLine]:
 
 
 def _certificate(facts: ClusterFacts) -> Iterator[CheckLine]:
-    """Yield a line on when the extender's certificate expires; nothing if no metrics page has its end."""
+    """Yield a line on when the first certificate of an extender expires; nothing if no metrics page has its end."""
     ends = [
         each.value
         for page in filter(None, facts.extender_metrics.values())
@@ -480,7 +490,7 @@ class MetricSample(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class MethodFacts:
-    """The facts on the placement methods, beside Deployments. None: could not be read."""
+    """The facts on the placement methods, beside Deployments. None: could not be read, or is not served."""
 
     served: bool | None = None  # does the API server have MutatingAdmissionPolicies?
     policies: Sequence[Object] | None = None  # those of ours

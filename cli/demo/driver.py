@@ -59,7 +59,7 @@ class Show:
     """Settings of the demo: `pause_s` seconds between two acts, and the command line that starts the extender."""
 
     seed: int = 1
-    gangs: int = 14
+    gangs: int = 14  # 1 to scenario.MAX_GANGS
     pause_s: float = 0.8
     patience_s: float = 6.0  # how long a gang may take to be placed before the play goes on
     weight: int = 121  # as deploy/scheduler/kube-scheduler-config.yaml has it

@@ -224,7 +224,7 @@ class HeatmapRow:
 class Score:
     """The cost of a placed gang."""
 
-    leaves: int
+    leaves: int  # leaf switches of its nodes, >= 1
     crossings: int  # ring edges that leave a leaf plus those that leave a spine
 
 
@@ -287,9 +287,9 @@ class ExtenderCall:
     """One call of the extender."""
 
     verb: str  # "filter" or "prioritize"
-    names: int
+    names: int  # nodes that the request named
     took_s: float
-    failed: str
+    failed: str  # the error, "" for an answer
 
 
 @dataclass(frozen=True, slots=True)

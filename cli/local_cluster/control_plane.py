@@ -30,7 +30,10 @@ class Plane:
 
 
 def check() -> None:
-    """Raise LocalClusterFailed if the control plane's binaries are missing; only a source checkout can build them."""
+    """Raise LocalClusterFailed unless this is a source checkout, which alone has the module of the control plane.
+
+    Whether its programs are built is not checked here.
+    """
     try:
         module = importlib.util.find_spec(_MODULE)
     except ModuleNotFoundError:
@@ -45,9 +48,8 @@ def check() -> None:
 async def control_plane(extender: str, kwok: bool) -> AsyncIterator[Plane]:
     """Run a real control plane during the block; yields it once it is ready.
 
-    Raises LocalClusterFailed if it ends before it is ready, or is not ready within _UP_S seconds.
-
-    extender: URL of the extender that its scheduler asks, "" for none. kwok: also simulate the kubelets.
+    extender: URL of the extender that its scheduler asks, "" for none. kwok: also simulate the kubelets. Raises
+    LocalClusterFailed if it ends before it is ready, or is not ready within _UP_S seconds.
     """
     flags = [*(("--extender", extender) if extender else ()), *(() if kwok else ("--no-kwok",))]
     child = await asyncio.create_subprocess_exec(

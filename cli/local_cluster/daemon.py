@@ -47,7 +47,7 @@ def running_cluster(folder: Path) -> ClusterRecord | None:
 def failure_text(folder: Path) -> str:
     """Return why the last local cluster in this folder failed.
 
-    "" if one runs now, or if the last one was stopped by a command, which removes the state file.
+    "" if one runs now, or if there is no valid state file, as after `turnout local down`.
     """
     record = _read_record(folder)
     if record is None or running_cluster(folder) is not None:

@@ -31,7 +31,7 @@ MAX_SESSIONS, MAX_CACHED = 1_000, 50_000
 MAX_REVIEWS = 8  # at the same time
 MAX_OF_VIEWER = 2  # reviews of namespaces at the same time for one viewer
 REVIEWS_PER_S = 200.0  # of namespaces, of all viewers together
-MAX_VIEWERS, MAX_NAMESPACES = 500, 5_000  # whose rights in namespaces are remembered, and of how many
+MAX_VIEWERS, MAX_NAMESPACES = 500, 5_000  # viewers whose rights are stored, and namespaces of one viewer
 MAX_TOKEN = 16_384  # characters
 T = TypeVar("T")
 

@@ -32,11 +32,11 @@ MAX_POD_GPUS, MAX_NODE_GPUS, MAX_SUM_GPUS = 1_000_000, 1_024, 10**12
 class PlacedPod:
     """A pod that asks for GPUs and has a node."""
 
-    name: str
+    name: str  # "" if the viewer may not see its namespace, as are the next two
     job: str  # KIND/NAMESPACE/NAME
     queue: str
     node: str
-    gpus: int
+    gpus: int  # at most MAX_POD_GPUS
     elastic: bool  # a worker above its job's min
     rank: int | None  # the worker's index, None for another role and for a pod that is no job's
 
@@ -97,12 +97,12 @@ def namespace_of(job: str) -> str:
     return job.split("/")[1] if job.count("/") >= 2 else ""
 
 
-def visible(state: ClusterState, rights: Rights) -> ClusterState:
+def visible_state(state: ClusterState, rights: Rights) -> ClusterState:
     """Return the state without what the viewer may not see; `state` itself if the viewer may see all of it.
 
     Without the right to list nodes there are no hosts and no fabric. Pods in hidden namespaces keep node and GPUs, and
-    lose name, job and queue. Jobs and decisions of hidden namespaces are left out, and queues that have only such jobs
-    keep nothing but their name.
+    lose name, job, queue and rank. Jobs and decisions of hidden namespaces are left out, and queues that have only such
+    jobs keep nothing but their name.
     """
     if rights.all_namespaces and rights.nodes:
         return state
@@ -203,7 +203,7 @@ def placed_pods(pods: Iterable[GpuPod], observation: Observation) -> tuple[Place
     return tuple(sorted(found, key=lambda each: (each.job, each.rank is None, each.rank or 0, each.name)))
 
 
-Starts = Mapping[JobKey, tuple[float, float, float]]
+Starts = Mapping[JobKey, tuple[float, float, float]]  # (earliest, likely, latest) start, in seconds since 1970
 
 
 def job_items(
@@ -244,7 +244,7 @@ def _job_item(
     """Return one job as an item, except for its place in its queue.
 
     step: of the autoscaler for this job. held_gpus: of its pods with a node. elastic_gpus: of them, above its min.
-    start: its estimated start as (earliest, expected, latest) seconds; None if unknown. Only waiting jobs show it.
+    start: its estimated start as in Starts; None if unknown. Only waiting jobs show it.
     """
     job, meaning = state.job, AUTOSCALER[step.reason.value]
     since_s = unix_s(job.created) if state.is_waiting and job.created else min(_worker_starts(state), default=None)

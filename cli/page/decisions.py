@@ -53,7 +53,7 @@ class DecisionStore:
             self._drop_oldest(max(self._events, key=lambda each: len(self._events[each])))
 
     def _drop_oldest(self, namespace: str) -> None:
-        """Remove the oldest decision of a namespace."""
+        """Remove the decision of a namespace that was written least recently. The namespace has at least one."""
         own_events = self._events[namespace]
         del own_events[next(iter(own_events))]
         self._count -= 1

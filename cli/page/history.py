@@ -51,7 +51,10 @@ class PastSizes:
         self._sizes = known
 
     def queue(self, name: str, window: str) -> tuple[QueueSample, ...]:
-        """Return the samples of the queue `name`, oldest first; () for an unknown one. window: one of WINDOWS."""
+        """Return the samples of the queue `name`, oldest first; () for an unknown one.
+
+        window: a key of WINDOWS. Raises KeyError for another one.
+        """
         return tuple(self._windows[window].samples.get(name, ()))
 
     def job(self, name: str) -> tuple[SizeSample, ...]:

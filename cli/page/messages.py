@@ -11,7 +11,7 @@ import msgspec
 FREE_CELL, HIDDEN_CELL = 0xFFFF, 0xFFFE
 # The values of GpuCells.part.
 PART_FREE, PART_MIN, PART_ELASTIC, PART_OTHER = range(4)
-# The values of HostRow.state, in the order in which a viewer needs them.
+# The states of a host, the most urgent first: NodeItem.state is one of them, GpuCells.state has their positions.
 STATES = ("faulty", "missing", "not ready", "cordoned", "ready")
 
 
@@ -42,7 +42,7 @@ class Summary(Answer, kw_only=True, frozen=True):
     used_gpus: int
     # Of these, GPUs of workers above their job's min.
     elastic_gpus: int
-    # GPUs of elastic workers in a queue that uses more than its own.
+    # The sum of QueueItem.lent_gpus: GPUs of queues' quotas that other queues use.
     lent_gpus: int
     # GPUs that a new pod may get.
     free_gpus: int
@@ -166,7 +166,7 @@ class QueueItem(msgspec.Struct, frozen=True):
     min_gpus: int | None = None
     # Used by workers above their job's min.
     elastic_gpus: int | None = None
-    # Of the quota, used by other queues' elastic workers.
+    # Of the quota, used by queues that use more than theirs; an estimate.
     lent_gpus: int | None = None
     # Used beyond the quota.
     borrowed_gpus: int | None = None
@@ -255,7 +255,7 @@ class JobItem(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class JobList(ListAnswer, kw_only=True, frozen=True):
-    """Jobs; those that wait longest first."""
+    """Jobs: first the waiting ones, in the order in which they start, then the others by name."""
 
     items: tuple[JobItem, ...]
 
@@ -302,11 +302,11 @@ class JobSizes(Answer, kw_only=True, frozen=True):
 
 
 class DecisionItem(msgspec.Struct, kw_only=True, frozen=True):
-    """One decision that a component of Turnout has told."""
+    """One decision that a component of Turnout has reported."""
 
-    # When it was told last, in seconds since 1970.
+    # When it was reported last, in seconds since 1970.
     at_s: float
-    # How often it was told.
+    # How often it was reported.
     times: int
     component: str
     # The reason word.
@@ -429,7 +429,7 @@ class NodeItem(msgspec.Struct, frozen=True):
 
 
 class NodeList(ListAnswer, kw_only=True, frozen=True):
-    """Nodes with GPUs; those that need somebody first."""
+    """Nodes with GPUs and hosts of the map, in the order of STATES."""
 
     items: tuple[NodeItem, ...]
     # The number of nodes in each state.

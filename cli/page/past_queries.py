@@ -122,7 +122,8 @@ def queue_samples(lines: Mapping[str, TimeSeries], step_s: float) -> tuple[Queue
     """Return the samples of a queue, oldest first. Times without its use are left out.
 
     lines: the series of all `queue_queries`, by type and by part; "" for what it lends. step_s: seconds between
-    samples. A gap becomes one sample without amounts, so that no line is drawn across it.
+    samples. A gap becomes one sample without amounts, so that no line is drawn across it. Only the newest
+    2 * MAX_POINTS samples are returned.
     """
     used_line, min_line, elastic_line = (lines.get(name, NO_SAMPLES) for name in ("used", "min", "elastic"))
     samples: list[QueueSample] = []
@@ -160,9 +161,7 @@ def size_query(job: JobItem, cluster: str) -> str:
 def size_samples(workers: TimeSeries) -> tuple[SizeSample, ...]:
     """Return the first sample and those at which a job's number of workers changed, oldest first.
 
-    Only the newest MAX_CHANGES are returned.
-
-    workers: the answer to `size_query`.
+    workers: the answer to `size_query`. Only the newest MAX_CHANGES samples are returned.
     """
     samples: list[SizeSample] = []
     for at_s in sorted(workers):

@@ -129,8 +129,9 @@ class Prometheus:
     async def job(self, job: JobItem, end_s: float) -> PastSamples[SizeSample]:
         """Return the changes of a job's size before a time, at most JOB_S seconds of them. end_s: since 1970.
 
-        `end_s` counts for a new query only: a stored answer about the job is reused for KNOWN_S seconds. A failure is
-        not raised: it stands in the note of the result.
+        `end_s` counts for a new query only: a stored answer about the job is reused for KNOWN_S seconds. Waits WAIT_S
+        seconds at most for the first answer; then there are no samples. A failure is not raised: it stands in the note
+        of the result.
         """
         began_s = end_s - JOB_S if job.since_at_s is None else max(job.since_at_s, end_s - JOB_S)
         step_s = max(MIN_STEP_S, (end_s - began_s) / (MAX_POINTS - 1))

@@ -32,7 +32,7 @@ from turnout.cli.page.source import PageSource
 from turnout.cli.page.usage_log import UsageLog
 from turnout.cli.page.viewers import PageSettings
 from turnout.cli.verb_support.find_jobs import found_job
-from turnout.cli.verb_support.gang_landing import explained
+from turnout.cli.verb_support.gang_landing import explain_gang
 from turnout.cli.verb_support.job_goodput import totals_and_saves_of
 from turnout.cli.verb_support.run_verb import NoSuch
 from turnout.cli.views.explain import BadGang, gang_of, ranges
@@ -248,7 +248,7 @@ def _explain(client: Client, settings: Settings, source: PageSource) -> Explain:
             made_s, answer = known.get((gang, namespace), (-EXPLAIN_S, None))
             if answer is not None and time.monotonic() - made_s < EXPLAIN_S:
                 return answer
-            explanation = await explained(client, settings, asked_gang)
+            explanation = await explain_gang(client, settings, asked_gang)
             landings = tuple(
                 LandingRow(each.node, each.switch or "", ranges(each.ranks), each.gpus) for each in explanation.landings
             )

@@ -112,7 +112,7 @@ def _with_jobs(line: UsageLine, jobs: tuple[JobUsage, ...]) -> UsageLine:
     )
 
 
-def filtered(usage: Usage, query: Query, report: str) -> Usage:
+def filter_usage(usage: Usage, query: Query, report: str) -> Usage:
     """Return the usage of the queue and of the job that the query names; all of it if it names none.
 
     report: a word of REPORTS. The filter "queue" counts here only for "user" and "job": the other reports also need the
@@ -139,7 +139,7 @@ def usage_list(usage: Usage, state: ClusterState, rights: Rights, query: Query, 
     """
     report, days = window_of(query)
     visible_part = visible_usage(usage, state, rights)
-    report_rows = rows(report, filtered(visible_part, query, report))
+    report_rows = rows(report, filter_usage(visible_part, query, report))
     queue, text = query.filters.get("queue", ""), query.filters.get("text", "").lower()
     found: list[dict[str, str | float]] = [values(report, row) for row in report_rows]
     if report in ("queue", "day") and not rights.all_namespaces:

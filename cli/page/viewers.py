@@ -11,7 +11,7 @@ from aiohttp import web
 
 from turnout.cli.page.access import Access, Identity, Sessions, Unavailable
 from turnout.cli.page.answers import BadQuery
-from turnout.cli.page.cluster_state import ClusterState, Rights, visible
+from turnout.cli.page.cluster_state import ClusterState, Rights, visible_state
 from turnout.cli.page.history import PastSizes
 
 COOKIE = "turnout-session"
@@ -112,7 +112,7 @@ class Viewers:
             self._visible_states = state.version, {}
         states = self._visible_states[1]
         if rights not in states:
-            states[rights] = visible(state, rights)
+            states[rights] = visible_state(state, rights)
         return states[rights], rights
 
 

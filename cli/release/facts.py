@@ -20,8 +20,9 @@ OURS = {"labelSelector": f"app.kubernetes.io/name={COMPONENT}"}
 async def gate_facts(client: Lists, pods: Sequence[Pod]) -> Gate | None:
     """Return why the pods of one job have the scheduling gate; None if none of them has it.
 
-    Lists Events of their namespace and the Leases of nominators. Without the right to list them, no reason is known, or
-    not whether a nominator works.
+    Lists Events of their namespace and the Leases of nominators. Without the right to list Events no reason is known;
+    without the right to list Leases it is unknown whether a nominator works. Raises CallError if a list fails for
+    another reason.
     """
     gated = behind_gate(pods)
     if not gated:
@@ -32,7 +33,7 @@ async def gate_facts(client: Lists, pods: Sequence[Pod]) -> Gate | None:
 
 
 async def _leases(client: Lists) -> list[Lease] | None:
-    """Return the Leases of nominators; None if they may not be listed."""
+    """Return the Leases of nominators; None if they may not be listed, or if one is invalid."""
     try:
         found = []
         async for page in client.pages(LEASES, OURS):

@@ -63,9 +63,9 @@ class Figures:
     gained: int  # jobs that ended more than 1 s sooner with lending
     lost: int  # jobs that ended more than 1 s later with lending
     worse: float  # share of jobs that ended more than 60 s later with lending
-    late: int
-    worst_delay_s: float
-    harm: float
+    late: int  # jobs that started later than lending may delay a start
+    worst_delay_s: float  # of the job whose start lending delayed most; negative if all started sooner
+    harm: float  # the largest loss of a job, in units of two restarts and one grace period
     restarts: float  # changes of size per job
 
 

@@ -77,18 +77,18 @@ class UseRecorder:
         self._points.append(point)
         if len(self._points) >= 2 * MAX_POINTS:
             self._step_s = at_s / MAX_POINTS
-            self._points = thinned(self._points, self._step_s)
+            self._points = thin(self._points, self._step_s)
 
     def curve(self) -> Curve:
         """Return the recorded curve, with at most MAX_POINTS points."""
         points = self._points
         if len(points) > MAX_POINTS:
-            points = thinned(points, points[-1][0] / (MAX_POINTS - 2))
+            points = thin(points, points[-1][0] / (MAX_POINTS - 2))
         at_s, used_gpus, waiting_jobs = zip(*points, strict=True)
         return Curve(at_s, used_gpus, waiting_jobs)
 
 
-def thinned(points: Sequence[tuple[float, float, float]], step_s: float) -> list[tuple[float, float, float]]:
+def thin(points: Sequence[tuple[float, float, float]], step_s: float) -> list[tuple[float, float, float]]:
     """Return points that are at least `step_s` apart, each with the last state before the next one.
 
     points: (seconds, GPUs, waiting jobs), at least one, in ascending time.

@@ -83,14 +83,14 @@ class AutoscalerSnapshot:
     nodes: tuple[Node, ...]
     unknown: tuple[str, ...]  # paths that may not be listed, and without which a decision is possible
     missing: tuple[str, ...]  # resources that may not be listed in the whole cluster; then nothing can be decided
-    faults: Mapping[JobKey, str]
+    faults: Mapping[JobKey, str]  # why a job cannot be read
     now_s: float  # time of `observation`, since 1970
     observation: Observation
     gangs: Mapping[JobKey, UnmanagedGang]  # those that no job of a known kind owns
 
 
 def _late_paths(informers: AutoscalerInformers, faults: Container[str] = ()) -> list[str]:
-    """Return what is not listed yet, without the paths that cannot be listed."""
+    """Return the paths that are not listed yet, without those in `faults`."""
     unsynced = [each.path for each in informers.reflectors.values() if not each.has_synced]
     return [path for path in unsynced if path not in faults]
 

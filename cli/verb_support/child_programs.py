@@ -47,9 +47,9 @@ class RunningExtender:
     session: aiohttp.ClientSession
 
     async def map_reloaded_at(self) -> str:
-        """Return when it read the map that it uses, as its metrics write it; "" if they do not.
+        """Return when the extender read the map that it uses: seconds since 1970 as text, as in its metrics.
 
-        Raises aiohttp.ClientError if it does not answer.
+        "" if the metrics do not contain it. Raises aiohttp.ClientError if the extender does not answer.
         """
         return next((line.split()[-1] for line in await self._metrics() if line.startswith(_MAP_RELOADED_AT)), "")
 
@@ -86,9 +86,9 @@ class StartedExtender:
     """An extender that was started and may not be ready yet."""
 
     child: subprocess.Popen[bytes]
-    port_file: Path
-    log: Path
-    health: str
+    port_file: Path  # to which the extender writes the port of its verbs
+    log: Path  # of its output
+    health: str  # URL of its probes and metrics
 
 
 def start_extender(
@@ -206,8 +206,8 @@ _NO_AUTHORITIES = {"SSL_CERT_FILE": os.devnull, "SSL_CERT_DIR": os.devnull}
 
 
 def child_environment() -> dict[str, str]:
-    """Return this process's environment, with a PYTHONPATH on which the child finds the package `turnout` in any
-    folder.
+    """Return the environment for a child: that of this process, without certificate authorities, and with a PYTHONPATH
+    on which the child finds the package `turnout` in any folder.
     """
     spec = importlib.util.find_spec("turnout")
     package_root = str(Path(spec.origin).parent.parent) if spec and spec.origin else ""
@@ -230,14 +230,14 @@ class AutoscalerFailed(ChildFailed):
 class AutoscalerProcess:
     """A running autoscaler.
 
-    last_lines: the newest lines of its log. leads: set when it leads, or when its log has ended. over: its log has
-    ended, so the process has ended or is about to.
+    last_lines: the newest lines of its log. leader_event: set when it leads, or when its log has ended. has_ended: its
+    log has ended, so the process has ended or is about to.
     """
 
     def __init__(self, on_line: Callable[[str], None]) -> None:
         self._on_line = on_line
         self.last_lines: deque[str] = deque(maxlen=_REPORTED_LINES)
-        self.leads, self.over = asyncio.Event(), False
+        self.leader_event, self.has_ended = asyncio.Event(), False
 
     async def listen(self, stream: asyncio.StreamReader) -> None:
         """Pass each line of the log to the callback until the stream ends; then pass one empty line."""
@@ -245,10 +245,10 @@ class AutoscalerProcess:
             line = raw.decode(errors="replace").rstrip("\n")
             self.last_lines.append(line)
             if _event(line) == "leading":
-                self.leads.set()
+                self.leader_event.set()
             self._on_line(line)
-        self.over = True
-        self.leads.set()
+        self.has_ended = True
+        self.leader_event.set()
         self._on_line("")
 
     @property
@@ -270,7 +270,8 @@ async def running_autoscaler(
 
     It is ended at the end of the block. command: the program and its first arguments. kubeconfig: of the cluster.
     flags: further ones. on_line: called with each line of its log, and with "" after the last one. Raises
-    AutoscalerFailed if it exits before it leads, or does not lead within _START_S seconds.
+    AutoscalerFailed if it exits before it leads, or does not lead within _START_S seconds, and OSError if the program
+    cannot be started.
     """
     child = await create_subprocess_exec(
         *command,
@@ -300,10 +301,10 @@ async def _wait_until_leading(autoscaler: AutoscalerProcess, child: Process) -> 
     """
     try:
         async with asyncio.timeout(_START_S):
-            await autoscaler.leads.wait()
+            await autoscaler.leader_event.wait()
     except TimeoutError as error:
         raise AutoscalerFailed(f"the autoscaler did not lead within {_START_S:g} s\n{autoscaler.last_words}") from error
-    if autoscaler.over:
+    if autoscaler.has_ended:
         raise AutoscalerFailed(
             f"the autoscaler ended at once (exit code {await child.wait()})\n{autoscaler.last_words}"
         )

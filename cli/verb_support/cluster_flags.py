@@ -173,7 +173,7 @@ def duration_s(text: str) -> float:
     return float(found[1]) * _UNITS_S[found[2] or ""]
 
 
-# Those that a decision hangs on, by what they are.
+# The autoscaler's flags on which its decisions depend, with the types of their values.
 DECIDING: Mapping[str, type] = {
     "configmap": str,
     "orders": str,
@@ -189,7 +189,7 @@ SEEING: Mapping[str, type] = {
     "configmap": str,
     "orders": str,
     "reservations": str,
-}  # those by which it sees the cluster
+}  # the autoscaler's flags on which its view of the cluster depends
 
 
 def add_flags(parser: argparse.ArgumentParser, flags: Mapping[str, type]) -> None:

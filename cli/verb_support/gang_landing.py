@@ -15,7 +15,7 @@ from turnout.cli.views.explain import AskedGang, Explained, explain
 from turnout.kube.client.api_client import Client
 
 
-async def explained(client: Client, settings: Settings, gang: AskedGang) -> Explained:
+async def explain_gang(client: Client, settings: Settings, gang: AskedGang) -> Explained:
     """List the cluster, and return where the gang would be placed now and what the autoscaler would decide about it.
 
     Raises CannotSee if a required list may not be read in the whole cluster, fails, or takes longer than LIST_S

@@ -53,7 +53,7 @@ async def totals_and_saves_of(
 
     since_s: length of the period before now, in seconds; the lines of PERIOD_S seconds before it are read, too. None
     for the whole life of the job. Only the last MAX_LINES lines of a log are read, and a pod without a log has none.
-    Raises NoSuch if the logs have no totals.
+    Raises NoSuch if the logs have no totals, and Forbidden if the user may not list the pods or read their logs.
     """
     selector = {"labelSelector": f"{job.kind.children.label_keys.job}={job.name}"}
     pods = await objects(client, f"{job.core}/pods", selector)

@@ -22,13 +22,16 @@ class BadArgument(Exception):
 
 
 def run_verb(
-    verb: str, args: argparse.Namespace, work: Callable[[Client], Awaitable[ExitCode | None]], *wrong: type[Exception]
+    verb: str,
+    args: argparse.Namespace,
+    work: Callable[[Client], Awaitable[ExitCode | None]],
+    *further_errors: type[Exception],
 ) -> int:
     """Run `work` with a Kubernetes client, and return the exit code.
 
     NoSuch, CannotSee and errors of the Kubernetes client are printed in one line, and the code is FAILED. verb: for the
-    message. args: with the flags of the cluster. work: returns the exit code, None for DONE. wrong: further errors that
-    are reported in this way. All others are raised, BadArgument among them.
+    message. args: with the flags of the cluster. work: returns the exit code, None for DONE. further_errors: reported
+    in the same way. All others are raised, BadArgument among them.
     """
     import asyncio
 
@@ -48,7 +51,7 @@ def run_verb(
         async with await open_ as client:
             return await work(client) or ExitCode.DONE
 
-    reported: tuple[type[Exception], ...] = (NoSuch, CannotSee, KubeError, BadKubeconfig, *wrong)
+    reported: tuple[type[Exception], ...] = (NoSuch, CannotSee, KubeError, BadKubeconfig, *further_errors)
     try:
         return asyncio.run(run_to_exit())
     except reported as error:

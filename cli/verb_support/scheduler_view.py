@@ -30,9 +30,9 @@ class _Page(Struct):
 
 @dataclass(frozen=True, slots=True)
 class SchedulerView:
-    """All that was listed."""
+    """The objects that were listed, and the extender's cache of them."""
 
-    gangs: ClusterView
+    gangs: ClusterView  # without PodGroups and owners if `sizes` of `look` is False
     nodes: tuple[Node, ...]
     pods: tuple[Pod, ...]
     fabric: Fabric  # with the map's own names of hosts

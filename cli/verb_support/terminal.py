@@ -54,7 +54,7 @@ class TerminalPage:
         return f"\x1b[36m{text}\x1b[0m" if self.colours and text.strip() else text
 
 
-async def ended_by_sigterm(work: Coroutine[Any, Any, _T]) -> _T:
+async def cancel_on_sigterm(work: Coroutine[Any, Any, _T]) -> _T:
     """Run the coroutine and return its result. SIGTERM cancels it, so that it can end everything that it started.
 
     Then CancelledError is raised.

@@ -45,11 +45,11 @@ def _demo(args: argparse.Namespace) -> int:
     from turnout.cli.demo.driver import Show, play
     from turnout.cli.demo.lending.testbed import StoryFailed
     from turnout.cli.verb_support.child_programs import ChildFailed
-    from turnout.cli.verb_support.terminal import ended_by_sigterm, terminal
+    from turnout.cli.verb_support.terminal import cancel_on_sigterm, terminal
 
     show = Show(seed=args.seed, gangs=args.gangs)
     try:
-        asyncio.run(ended_by_sigterm(play(args.part, show, args.fast, terminal(args.plain))))
+        asyncio.run(cancel_on_sigterm(play(args.part, show, args.fast, terminal(args.plain))))
     except (ChildFailed, StoryFailed) as error:
         print(f"turnout demo: {error}", file=sys.stderr)
         return ExitCode.FAILED

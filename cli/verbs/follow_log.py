@@ -137,7 +137,10 @@ class LogFollower:
         self._done = run.over or ended
 
     async def _bytes_before_first(self, run: Run) -> int:
-        """Return how many bytes of a run's log precede the part that `first` selects; 0 if it is not in the log."""
+        """Return how many bytes of a run's log precede the part that `first` selects.
+
+        0 if that part is not in the log, and the size of the log if the part is empty.
+        """
         path, container = f"{self._pods}/{run.pod}/log", {"container": run.container}
         part = await self._calls.get(path, {**container, **self._first})
         full_log = await self._calls.get(path, container)

@@ -67,7 +67,7 @@ def _simulate(args: argparse.Namespace) -> int:
 
     from turnout.cli.simulate import model
     from turnout.cli.simulate.model import lines, size_sentence, verdict
-    from turnout.cli.views.listing import encoded
+    from turnout.cli.views.listing import encode_values
     from turnout.simulator.replay.traces import BadTrace
 
     try:
@@ -85,7 +85,7 @@ def _simulate(args: argparse.Namespace) -> int:
     if args.output == "table":
         print_now("\n".join([size_sentence(figures), *lines(figures), verdict(figures)]))
     else:
-        print_now(encoded(asdict(figures), args.output))
+        print_now(encode_values(asdict(figures), args.output))
     if recorders is not None:
         return _write_report(args, compared, figures, recorders)
     return ExitCode.DONE

@@ -42,7 +42,7 @@ def _stacks(args: argparse.Namespace) -> int:
     from turnout.launcher.health.stack_traces.report import files, merge, verdict
 
     try:
-        merged = merge(_gathered(args.path))
+        merged = merge(_read_stacks(args.path))
         documents = files(merged)
         StackFolder(str(args.path)).write(documents)
     except (BadStacks, OSError) as error:
@@ -53,7 +53,7 @@ def _stacks(args: argparse.Namespace) -> int:
     return 0
 
 
-def _gathered(folder: Path) -> WorldStacks:
+def _read_stacks(folder: Path) -> WorldStacks:
     """Return the stacks of all stack files of the folder.
 
     The rank of a file that cannot be read counts as silent, and the result says why. Raises BadStacks if there is no

@@ -183,9 +183,9 @@ def _explain(args: argparse.Namespace) -> int:
 
     async def work(client: Client) -> ExitCode:
         """Print where the gang would be placed. Return NEGATIVE_RESULT if it does not fit now."""
-        from turnout.cli.verb_support.gang_landing import explained
+        from turnout.cli.verb_support.gang_landing import explain_gang
 
-        found = await explained(client, settings, gang)
+        found = await explain_gang(client, settings, gang)
         print_now(text(listing(found), args.output))
         return ExitCode.DONE if found.fits else ExitCode.NEGATIVE_RESULT
 

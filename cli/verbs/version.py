@@ -55,12 +55,12 @@ def _version(args: argparse.Namespace) -> int:
         except CallError as error:  # the embedded API has none, and not everybody may list them
             print_now(f"installed   unknown: {error}")
             return
-        print_now("\n".join(installed(parts)) or "installed   nothing of Turnout")
+        print_now("\n".join(component_lines(parts)) or "installed   nothing of Turnout")
 
     return run_verb("version", args, work)
 
 
-def installed(deployments: Sequence[Mapping[str, Any]]) -> list[str]:
+def component_lines(deployments: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return one line per Deployment: its component, its version and its namespace, sorted by line.
 
     deployments: objects of Turnout as JSON values. Without a component's label the line has the Deployment's name, and

@@ -210,12 +210,12 @@ def _print_explanation(
     from turnout.cli import why
     from turnout.cli.release.gate import with_gate
     from turnout.cli.verb_support.terminal import TerminalPage
-    from turnout.cli.views.listing import encoded
+    from turnout.cli.views.listing import encode_values
     from turnout.kube.client.logs import printable
     from turnout.kube.reasons import pointer
 
     if args.output != "text":
-        print(encoded(_document(explanation, controller_report, gate, repair), args.output))
+        print(encode_values(_document(explanation, controller_report, gate, repair), args.output))
         return
     page = TerminalPage.of_stdout(args.plain)
     if isinstance(explanation, str):
@@ -231,7 +231,7 @@ def _print_explanation(
         told_rows = why.with_controller_report(told_rows, controller_report.text, controller_report.next)
     print(printable(head) if isinstance(explanation, str) else page.bold(printable(head)))
     if not isinstance(explanation, str):
-        told_rows += _unknown(cluster_view)
+        told_rows += _unknown_rows(cluster_view)
         told_rows += (
             [("docs", pointer(explanation.reason.value, args.docs_base_url))] if isinstance(explanation, Chain) else []
         )
@@ -268,8 +268,11 @@ def _document(
     return plain
 
 
-def _unknown(cluster_view: AutoscalerSnapshot) -> list[tuple[str, str]]:
-    """Return a row for each kind of object that may not be listed, with what is unknown because of that."""
+def _unknown_rows(cluster_view: AutoscalerSnapshot) -> list[tuple[str, str]]:
+    """Return up to two rows: the lists that may not be read, with the facts that are unknown because of that.
+
+    [] if all could be read. The first row names ConfigMaps, the second resources without which nothing can be decided.
+    """
     from turnout.cli.verb_support.listing import may_not
 
     found = []

@@ -47,12 +47,12 @@ class GoodputRow:
 
 
 def read_totals(lines: Iterable[str]) -> list[Totals]:
-    """Return the totals of all lines of a log that have some, as they stand. Other lines may be anything."""
+    """Return the totals of all lines of a log that have some, in their order. Other lines are ignored."""
     return [totals for line in lines if (totals := _totals(fields_of(line, "goodput"))) is not None]
 
 
 def fields_of(line: str, event: str) -> Mapping[str, object]:
-    """Return the fields of the launcher's log line of this event, in either format; none of another line."""
+    """Return the fields of the launcher's log line of this event, in its plain or JSON format; {} for another line."""
     if (plain := _PLAIN.search(line)) is not None and plain[1] == event:
         return dict(_FIELD.findall(line))
     if f'"event": "{event}"' not in line:
@@ -94,10 +94,10 @@ def period(totals: Sequence[Totals], since_s: float | None) -> tuple[Totals, Tot
 
 
 def rows(newest: Totals, base: Totals | None) -> list[GoodputRow]:
-    """Return a row for each kind with time, in the order of the kinds, and one for undecided time.
+    """Return a row for each kind with time, in the order of the kinds, and one for undecided time if there is any.
 
     base: totals at the begin of the period, None for the job's begin. Time that was undecided then and has been decided
-    since counts for its kind.
+    since counts for its kind, so undecided time may be negative.
     """
     wall_s = newest.wall_s - (base.wall_s if base is not None else 0.0)
     found = []

@@ -37,7 +37,7 @@ class HistoryRow:
     object: str  # what it is about
     text: str
     times: int = 1  # how often it was reported
-    since: str = ""
+    since: str = ""  # RFC 3339, when it was first reported; "" if unknown
 
 
 def rows_of_events(events: Iterable[Object], pods: frozenset[str], kind: str, name: str) -> list[HistoryRow]:
@@ -57,9 +57,9 @@ def rows_of_events(events: Iterable[Object], pods: frozenset[str], kind: str, na
 
 
 def rows_of_annotations(raw: Object, kind: str) -> list[HistoryRow]:
-    """Return the rows of a job's history that its annotations contain: the last resize, and pauses.
+    """Return the rows of a job's history that its annotations contain: the last resize, a pause, a wish, a suspension.
 
-    Pauses have no time. raw: the job's object. kind: of the job.
+    Only the resize has a time. raw: the job's object. kind: of the job.
     """
     meta = raw.get("metadata") or {}
     notes, about = meta.get("annotations") or {}, f"{kind}/{meta.get('name')}"

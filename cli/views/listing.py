@@ -78,7 +78,7 @@ def text(listing: Listing[Any], output_format: str, *, headers: bool = True) -> 
     """
     if output_format in ("json", "yaml"):
         values = listing.document or [dict(listing.value(row)) for row in listing.rows]
-        return encoded(values, output_format)
+        return encode_values(values, output_format)
     if output_format == "name":
         return "\n".join(printable(listing.name(row)) for row in listing.rows)
     table = _table(listing, output_format == "wide")[0 if headers else 1 :]
@@ -87,7 +87,7 @@ def text(listing: Listing[Any], output_format: str, *, headers: bool = True) -> 
     return "\n".join([*(table or [listing.empty]), *map(printable, listing.notes)])
 
 
-def encoded(values: Any, output_format: str) -> str:
+def encode_values(values: Any, output_format: str) -> str:
     """Return values as JSON or YAML, without a newline at the end. output_format: "json"; any other word is YAML."""
     return json.dumps(values, indent=2) if output_format == "json" else _yaml(values)
 

@@ -28,7 +28,7 @@ class QueueRow:
     used_gpus: int
     lent_gpus: int  # GPUs of its elastic workers, which leave if another job needs them
     borrowed_gpus: int  # what it uses beyond its quota
-    free_gpus: int | None
+    free_gpus: int | None  # what it may use in addition, by its limit
     running: int  # jobs that do not wait, and gangs that no job of a known kind owns
     waiting: int  # jobs
     wanted_gpus: int | None  # GPUs that its waiting jobs still need for their min

@@ -47,7 +47,7 @@ class TopRow:
     pods: int
     nodes: int
     waiting_gpus: int  # of pods without a node
-    queue: str = ""
+    queue: str = ""  # of a job, several joined by commas; "" for all else
     offered_gpus: int | None = None  # of a node, None for all else
     why: str = ""  # why no new pod may go to the node, "" if one may
 

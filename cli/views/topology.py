@@ -42,7 +42,7 @@ class Branch:
     path: str  # from the root, written as one text
     depth: int  # below the root, for the indent
     tier: int  # 0 of a node, 1 of a leaf switch
-    hosts: int  # number of those that the map has under it
+    hosts: int  # number of hosts of the map under it; 1 for a node
     missing: tuple[str, ...]  # hosts of the map of which there is no node
     gpus: int
     used_gpus: int

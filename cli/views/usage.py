@@ -161,8 +161,8 @@ class HolderRow:
     """The use of one user or job."""
 
     user: str  # the value of the owner's label, NO_OWNER, or OTHER
-    job: str = ""  # KIND/NAMESPACE/NAME; "" for pods without a job
-    queue: str = ""
+    job: str = ""  # KIND/NAMESPACE/NAME; "" for pods without a job, and in the row of a user
+    queue: str = ""  # "" in the row of a user
     gpu_hours: float = 0.0
     elastic_gpu_hours: float = 0.0  # part of gpu_hours: workers above the min
 
@@ -205,7 +205,7 @@ def rows_by_user(usage: Usage) -> list[HolderRow]:
 
 
 def rows_by_job(usage: Usage) -> list[HolderRow]:
-    """Return a row for each job, and one for all other pods of each queue; those with most GPU-hours first."""
+    """Return a row for each job, and one for the pods without a job of each queue and user, most GPU-hours first."""
     return _sum_holders(usage, lambda user, job, queue: (user, job, queue))
 
 

@@ -46,13 +46,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     if chosen.all or len(chosen.names) > 1:
         return run_each(names if chosen.all else chosen.names, chosen.scale)
     (name,) = chosen.names
-    return shown_status(name, runner(name)(chosen.scale), save=chosen.scale is not Scale.SMALLEST)
+    return show_and_rate(name, runner(name)(chosen.scale), save=chosen.scale is not Scale.SMALLEST)
 
 
-def shown_status(name: str, outcome: Outcome, save: bool = True) -> int:
+def show_and_rate(name: str, outcome: Outcome, save: bool = True) -> int:
     """Show an outcome as `show` does. Return MISSED if it is strict and missed a target, else 0."""
     show(name, outcome, save)
-    return MISSED if outcome.strict and not all(target.met for target in outcome.targets) else 0
+    return MISSED if outcome.strict and not all(target.is_met for target in outcome.targets) else 0
 
 
 def names_of_benchmarks() -> list[str]:
@@ -122,7 +122,7 @@ def as_json(name: str, outcome: Outcome) -> str:
             "value": _number(target.value),
             "op": target.op,
             "limit": target.limit,
-            "met": bool(target.met),
+            "met": bool(target.is_met),
         }
         for target in outcome.targets
     ]
@@ -143,7 +143,7 @@ def rich_table(table: Table) -> RichTable:
 def _targets(outcome: Outcome) -> Table:
     """Return the table of an outcome's targets, with limits and whether they are met."""
     rows = [
-        (target.name, target.value, f"{target.op} {target.limit:g}", "met" if target.met else "NOT MET")
+        (target.name, target.value, f"{target.op} {target.limit:g}", "met" if target.is_met else "NOT MET")
         for target in outcome.targets
     ]
     return Table("targets", {"target": "", "value": ".4g", "limit": "", "": ""}, rows)

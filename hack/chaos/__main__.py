@@ -25,7 +25,7 @@ from hack.chaos.scenarios import registry
 from hack.chaos.strike_table import Strike
 from hack.chaos.testbed.manifests import Plan
 from hack.chaos.testbed.testbed import NoIsolation
-from turnout.cli.verb_support.terminal import ended_by_sigterm
+from turnout.cli.verb_support.terminal import cancel_on_sigterm
 
 _JOB = "job"  # all faults of the training job
 
@@ -53,7 +53,7 @@ class FaultSelection:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The faults to run."""
+    """The settings of the command line."""
 
     seed: int = 1  # the first one
     seeds: int = 1  # number of seeds, from `seed` on
@@ -63,10 +63,10 @@ class Settings:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the schedule of each seed and the scenarios, print the results, and return the exit code: 1 for any
-    failure.
+    """Run the schedule of each seed and the scenarios, and print the results. Return the exit code.
 
-    argv: None for that of this process.
+    It is 1 if an invariant is violated, a scenario fails, or a requested kind or fault never struck; else 0. argv: None
+    for that of this process.
     """
     default = Settings()
     parser = argparse.ArgumentParser(prog="python -m hack.chaos", description="Strike kinds of faults, by seeds.")
@@ -118,7 +118,7 @@ def _play(seed: int, settings: Settings) -> ChaosOutcome:
     events = schedule(seed, settings.faults, settings.kinds.faults)
     home = settings.folder.absolute() / f"seed-{seed}"
     shutil.rmtree(home, ignore_errors=True)
-    outcome = asyncio.run(ended_by_sigterm(run(events, home, Plan.of(settings.faults))))
+    outcome = asyncio.run(cancel_on_sigterm(run(events, home, Plan.of(settings.faults))))
     print(f"seed {seed}: {len(events)} faults in {outcome.took_s:.0f} s")
     for line in _event_lines(events, outcome):
         print(f"  {line}")
@@ -162,11 +162,11 @@ def _close(settings: Settings, outcomes: Sequence[ChaosOutcome], strikes: Sequen
     requested = {*settings.kinds.kinds, *(kind for fault, kind in OF_JOB.items() if fault in settings.kinds.named)}
     requested |= {each.kind for each in strikes}
     print("", *strike_table.table(requested, strikes), sep="\n")
-    missed = job_strikes.never_hit(settings.kinds.named, records)
+    missed = job_strikes.faults_without_hit(settings.kinds.named, records)
     print(*(f"NEVER STRUCK: {fault.value}" for fault in missed), sep="\n", end="\n" if missed else "")
     struck = sum(bool(record.who) for record in records if record.event == "fault")
     broken = len(strike_table.violations(strikes))
-    never = [kind.name.lower() for kind in strike_table.never_struck(requested, strikes)]
+    never = [kind.name.lower() for kind in strike_table.kinds_without_strike(requested, strikes)]
     last = {"seed": settings.seed, "seeds": settings.seeds, "faults": settings.faults, "struck": struck}
     kinds = {"kinds_struck": len({each.kind for each in strikes if each.times}), "never_struck": never}
     print(json.dumps({**last, **kinds, "broken": broken, "took_s": round(sum(o.took_s for o in outcomes), 1)}))

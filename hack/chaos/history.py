@@ -85,24 +85,24 @@ class Round:
     records: tuple[Record, ...]
     ranks_of: dict[tuple[str, int], dict[int, Record]] = field(default_factory=dict)  # (event, step) to rank to record
 
-    def all(self, event: str) -> list[Record]:
+    def records_of(self, event: str) -> list[Record]:
         """Return the round's records of one event, by time."""
         return [record for record in self.records if record.event == event]
 
     @property
     def start(self) -> int:
         """Return the step from which the round resumed; -1 if no process began."""
-        return max((record.step for record in self.all("begun")), default=-1)
+        return max((record.step for record in self.records_of("begun")), default=-1)
 
     @property
     def begun_s(self) -> float:
         """Return when the first process of the round began, in seconds; -infinity if none did."""
-        return min((record.at_s for record in self.all("begun")), default=-math.inf)
+        return min((record.at_s for record in self.records_of("begun")), default=-math.inf)
 
     @property
     def reached(self) -> int:
         """Return the newest step that was done in the round; the step from which it resumed if there is none."""
-        return max((record.step for record in self.all("stepped")), default=self.start)
+        return max((record.step for record in self.records_of("stepped")), default=self.start)
 
     @property
     def steps_s(self) -> list[float]:
@@ -114,8 +114,8 @@ class Round:
     @property
     def saved_by_all(self) -> int:
         """Return the newest step that every rank of the round has in memory; -1 for none."""
-        newest = {record.rank: record.step for record in self.all("begun")}
-        for record in self.all("saved"):
+        newest = {record.rank: record.step for record in self.records_of("begun")}
+        for record in self.records_of("saved"):
             newest[record.rank] = max(newest.get(record.rank, -1), record.step)
         world = max((record.world for record in self.records), default=0)
         return min(newest.values()) if len(newest) == world else -1
@@ -123,7 +123,7 @@ class Round:
     @property
     def homes(self) -> frozenset[str]:
         """Return the homes of the processes that began in the round."""
-        return frozenset(record.home for record in self.all("begun"))
+        return frozenset(record.home for record in self.records_of("begun"))
 
 
 def rounds_of(records: Iterable[Record]) -> tuple[Round, ...]:

@@ -92,7 +92,7 @@ def _check_ranks_unique(rounds: Sequence[Round]) -> Iterator[Violation]:
             yield Violation(
                 Invariant.RANKS_UNIQUE, f"round {each.number} is a world of {' and of '.join(map(str, worlds))}"
             )
-        ranks = [record.rank for record in each.all("begun")]
+        ranks = [record.rank for record in each.records_of("begun")]
         for rank in sorted(set(ranks)):
             if ranks.count(rank) > 1 or rank >= worlds[-1]:
                 what = f"rank {rank} of {worlds[-1]} has begun {ranks.count(rank)} times in round {each.number}"
@@ -105,7 +105,7 @@ def _check_same_start(rounds: Sequence[Round]) -> Iterator[Violation]:
     """
     reached = 0
     for each in rounds:
-        begun = {(record.step, record.epoch, record.cursor) for record in each.all("begun")}
+        begun = {(record.step, record.epoch, record.cursor) for record in each.records_of("begun")}
         if len(begun) > 1:
             yield Violation(
                 Invariant.SAME_START, f"round {each.number} begins at {sorted(begun)} (step, epoch, cursor)"
@@ -114,14 +114,14 @@ def _check_same_start(rounds: Sequence[Round]) -> Iterator[Violation]:
             yield Violation(
                 Invariant.SAME_START, f"round {each.number} goes on from step {each.start}, and {reached} were made"
             )
-        for rank in sorted({record.rank for record in each.all("took")}):
-            start_steps = [record.step for record in each.all("took") if record.rank == rank]
+        for rank in sorted({record.rank for record in each.records_of("took")}):
+            start_steps = [record.step for record in each.records_of("took") if record.rank == rank]
             if start_steps != list(range(each.start + 1, each.start + 1 + len(start_steps))):
                 yield Violation(
                     Invariant.SAME_START,
                     f"rank {rank} of round {each.number} makes steps {start_steps[:3]} after {each.start}",
                 )
-        reached = max([reached, *(record.step for record in each.all("stepped"))])
+        reached = max([reached, *(record.step for record in each.records_of("stepped"))])
 
 
 def _check_committed_kept(rounds: Sequence[Round], runner_records: Sequence[Record]) -> Iterator[Violation]:
@@ -147,7 +147,7 @@ def _check_memory_kept(rounds: Sequence[Round], runner_records: Sequence[Record]
     """
     begun = [each for each in rounds if each.start >= 0]
     for before, after in pairwise(begun):
-        first_s = after.all("begun")[0].at_s
+        first_s = after.records_of("begun")[0].at_s
         last_s = before.steps_s[-1] if before.steps_s else before.records[0].at_s
         harmful_faults = [
             r
@@ -156,7 +156,7 @@ def _check_memory_kept(rounds: Sequence[Round], runner_records: Sequence[Record]
         ]
         if len(harmful_faults) > 1 or not before.homes & after.homes:
             continue
-        source, in_memory = after.all("begun")[0].source, before.saved_by_all
+        source, in_memory = after.records_of("begun")[0].source, before.saved_by_all
         if after.start < in_memory or (source != "memory" and in_memory > 0):
             goes_on = f"round {after.number} goes on from step {after.start} ({source})"
             yield Violation(

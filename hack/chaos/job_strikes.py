@@ -28,7 +28,7 @@ def strikes(seed: int, records: Sequence[Record], violations: Sequence[Violation
     return [Strike(kind, seed, kinds.count(kind), checks) for kind in dict.fromkeys(kinds)]
 
 
-def never_hit(faults: Iterable[Fault], records: Iterable[Record]) -> tuple[Fault, ...]:
-    """Return the kinds of faults in `faults` that hit no process, pod or node, although the schedule may have them."""
+def faults_without_hit(faults: Iterable[Fault], records: Iterable[Record]) -> tuple[Fault, ...]:
+    """Return the faults in `faults` that hit nothing, although the schedule may have them."""
     hit = {record.kind for record in records if record.event == "fault" and record.who}
     return tuple(fault for fault in faults if fault.name not in hit)

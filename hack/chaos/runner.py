@@ -67,7 +67,7 @@ async def _play(found: Testbed, injectors: FaultInjectors, events: Sequence[Faul
         await asyncio.sleep(event.after_s)
         record = await injectors.do(event)
         if number + 1 == len(events) or not events[number + 1].during_recovery:
-            await trains_again(found, injectors, record)
+            await wait_until_trains_again(found, injectors, record)
     await injectors.settle()
     quiet_s = time.monotonic()
     # A worker that comes when the job is over would begin it anew.
@@ -75,15 +75,15 @@ async def _play(found: Testbed, injectors: FaultInjectors, events: Sequence[Faul
         lambda: found.is_complete and found.steps_since(quiet_s) >= _QUIET, "all workers train", PATIENCE_S
     )
     (found.home / "finish").touch()
-    if (phase := await found.over(JOB, PATIENCE_S)) != "Completed":
+    if (phase := await found.wait_for_end(JOB, PATIENCE_S)) != "Completed":
         raise NoProgress(f"the job is {phase or 'gone'}")
 
 
-async def trains_again(found: Testbed, injectors: FaultInjectors, record: Record) -> None:
+async def wait_until_trains_again(found: Testbed, injectors: FaultInjectors, record: Record) -> None:
     """Wait until the job trains after a fault: for _QUIET steps, in a round that began after it.
 
-    record: of the fault. After a fault that hit nothing or ends no process, any round counts. Faults that last are
-    waited for first. Raises NoProgress after PATIENCE_S.
+    record: of the fault. After a fault that hit nothing or ends no process, any round counts. If the fault lasts for a
+    time, wait for its end first. Raises NoProgress after PATIENCE_S.
     """
     newer_than = -1 if not record.who or Fault[record.kind] in {*HARMLESS, Fault.RIVAL} else record.round
     if record.kind in (Fault.RIVAL.name, Fault.CUT.name, Fault.FULL.name, Fault.STOPPED.name):

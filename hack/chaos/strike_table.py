@@ -15,7 +15,7 @@ _HELD, _VIOLATED = "held", "VIOLATED"
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """An invariant that was looked at."""
+    """An invariant that was checked, with its violations."""
 
     invariant: str
     violations: tuple[str, ...] = ()  # one line each, with the numbers that show it; () if it held
@@ -78,15 +78,15 @@ def violations(strikes: Iterable[Strike]) -> tuple[str, ...]:
     )
 
 
-def never_struck(kinds: Iterable[Kind], strikes: Sequence[Strike]) -> tuple[Kind, ...]:
-    """Return the kinds in `kinds` that did not happen, or after which nothing was checked, by number."""
+def kinds_without_strike(kinds: Iterable[Kind], strikes: Sequence[Strike]) -> tuple[Kind, ...]:
+    """Return the kinds in `kinds` that did not happen, or after which nothing was checked, in the order of numbers."""
     struck = {strike.kind for strike in strikes if strike.times > 0 and strike.checks}
     return tuple(kind for kind in _by_number(kinds) if kind not in struck)
 
 
 def code(kinds: Iterable[Kind], strikes: Sequence[Strike]) -> int:
     """Return the exit code: 1 if an invariant was violated or a kind in `kinds` never struck, else 0."""
-    return 1 if violations(strikes) or never_struck(kinds, strikes) else 0
+    return 1 if violations(strikes) or kinds_without_strike(kinds, strikes) else 0
 
 
 def _rows_of(kind: Kind, strikes: Sequence[Strike]) -> Iterator[Row]:

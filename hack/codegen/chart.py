@@ -109,8 +109,8 @@ class HelmRefused(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Rendered:
-    """One file of manifests."""
+class Recipe:
+    """How helm renders one file of manifests."""
 
     values: Mapping[str, str]
     without: Mapping[str, str] | None = None  # the values whose objects the file leaves out
@@ -118,30 +118,30 @@ class Rendered:
     more: tuple[str, ...] = ()  # further arguments of helm
 
 
-def manifests() -> dict[str, Rendered]:
+def manifests() -> dict[str, Recipe]:
     """Return, for each file that helm renders below the folder MANIFESTS, how it is rendered.
 
     The keys are paths relative to MANIFESTS. Raises OSError if namespace.yaml is missing.
     """
     nominator = {**_OFF, **_NOBODY, "nominator.enabled": "true"}
     found = {
-        "extender.yaml": Rendered({**_OFF, **_NOBODY, "extender.enabled": "true"}),
-        "nominator/nominator.yaml": Rendered(nominator),
-        "nominator/switch-path/role.yaml": Rendered({**nominator, "nominator.annotateSwitchPath": "true"}, nominator),
-        "autoscaler/base/autoscaler.yaml": Rendered(_AUTOSCALER),
-        "autoscaler/mark-pods/role.yaml": Rendered({**_AUTOSCALER, "autoscaler.markPods": "true"}, _AUTOSCALER),
-        "autoscaler/taint-nodes/role.yaml": Rendered({**_AUTOSCALER, "autoscaler.taintNodes": "true"}, _AUTOSCALER),
-        "controllers/controller.yaml": Rendered(
+        "extender.yaml": Recipe({**_OFF, **_NOBODY, "extender.enabled": "true"}),
+        "nominator/nominator.yaml": Recipe(nominator),
+        "nominator/switch-path/role.yaml": Recipe({**nominator, "nominator.annotateSwitchPath": "true"}, nominator),
+        "autoscaler/base/autoscaler.yaml": Recipe(_AUTOSCALER),
+        "autoscaler/mark-pods/role.yaml": Recipe({**_AUTOSCALER, "autoscaler.markPods": "true"}, _AUTOSCALER),
+        "autoscaler/taint-nodes/role.yaml": Recipe({**_AUTOSCALER, "autoscaler.taintNodes": "true"}, _AUTOSCALER),
+        "controllers/controller.yaml": Recipe(
             {**CONTROLLER, "controller.crds": "false", "controller.kinds": _CONTROLLED}
         ),
     }
     acts = {**_AUTOSCALER, "autoscaler.act": "true", "autoscaler.kinds": "null"}
-    found["autoscaler/act/gang-mins.yaml"] = Rendered(acts, _AUTOSCALER)
+    found["autoscaler/act/gang-mins.yaml"] = Recipe(acts, _AUTOSCALER)
     for kind in _KINDS:
         resizes = {**acts, "autoscaler.kinds": f"{{{kind}}}"}
-        found[f"autoscaler/act/resize-{kind.lower()}.yaml"] = Rendered(resizes, acts)
+        found[f"autoscaler/act/resize-{kind.lower()}.yaml"] = Recipe(resizes, acts)
     head = (ROOT / MANIFESTS / "namespace.yaml").read_text() + "---\n"
-    found["controllers/install.yaml"] = Rendered({**CONTROLLER, "rbac.viewer": "true"}, head=head, more=(DLROVER,))
+    found["controllers/install.yaml"] = Recipe({**CONTROLLER, "rbac.viewer": "true"}, head=head, more=(DLROVER,))
     return found
 
 
@@ -177,7 +177,7 @@ def files() -> dict[Path, str]:
 
 
 def helm(*arguments: str) -> str:
-    """Run helm and return its output. Raises HelmRefused with its error message, NotBuilt without helm."""
+    """Run helm and return its output. Raises HelmRefused with its error message, and NotBuilt if helm is not built."""
     done = subprocess.run(
         [cache.binary("helm"), *arguments], capture_output=True, text=True, timeout=120, check=False, cwd=ROOT
     )
@@ -189,37 +189,36 @@ def helm(*arguments: str) -> str:
 def render(
     values: Mapping[str, str], *more: str, namespace: str = NAMESPACE, release: str = RELEASE, tests: bool = False
 ) -> str:
-    """Render the chart with these values. more: further arguments of helm. tests: include the pod of `helm test`.
+    """Return the manifests that the chart renders with these values.
 
-    release: name of the release. Raises HelmRefused and NotBuilt as `helm` does.
+    more: further arguments of helm. namespace, release: name of the release and its namespace. tests: include the pod
+    of `helm test`. Raises HelmRefused and NotBuilt as `helm` does.
     """
     arguments = [f"--set={key}={value}" for key, value in values.items()]
     where = (f"--namespace={namespace}", f"--kube-version={KUBERNETES}", *(() if tests else ("--skip-tests",)))
     return helm("template", release, str(CHART), *where, *arguments, *more)
 
 
-def render_manifest(filters: Rendered) -> str:
+def render_manifest(recipe: Recipe) -> str:
     """Return the text of one manifest, rendered by helm from the chart.
 
-    Objects that are also rendered with `wanted.without` are left out.
+    Objects that are also rendered with `recipe.without` are left out. Raises HelmRefused and NotBuilt as `helm` does.
     """
-    out = (
-        set() if filters.without is None else {_key(each) for each in documents(render({**ALWAYS, **filters.without}))}
-    )
+    out = set() if recipe.without is None else {_key(each) for each in documents(render({**ALWAYS, **recipe.without}))}
     selected = [
         text
-        for text in re.split(r"^---\n", render({**ALWAYS, **filters.values}, *filters.more), flags=re.M)
+        for text in re.split(r"^---\n", render({**ALWAYS, **recipe.values}, *recipe.more), flags=re.M)
         if (found := yaml.load(text, yaml.CSafeLoader)) and _key(found) not in out
     ]
     head = f"# Rendered from {CHART} by `python -m hack.codegen.chart`: change it there.\n"
-    return head + filters.head + "---\n".join(_plain(text) for text in selected)
+    return head + recipe.head + "---\n".join(_without_helm_marks(text) for text in selected)
 
 
 def render_golden(profile: Profile) -> str:
-    """Return what the chart renders for a profile, so that a reviewer sees the effect of a change.
+    """Return the manifests that the chart renders for a profile, so that a reviewer sees the effect of a change.
 
     The CustomResourceDefinitions are left out, since they are copies, and the keys that helm generates are replaced by
-    a constant.
+    a constant. Raises HelmRefused and NotBuilt as `helm` does.
     """
     text = render(profile.values, f"--kube-version={profile.kubernetes}", *profile.more, release=profile.release)
     text = "---\n".join(each for each in re.split(r"(?m)^---\n", text) if "kind: CustomResourceDefinition" not in each)
@@ -234,7 +233,7 @@ def _difference(default: str, text: str) -> str:
 
 
 def documents(text: str) -> list[Object]:
-    """Read the objects of a YAML text."""
+    """Return the objects of a YAML text."""
     return [each for each in yaml.load_all(text, yaml.CSafeLoader) if each]
 
 
@@ -242,10 +241,10 @@ def _key(found: Object) -> tuple[str, str]:
     return found["kind"], found["metadata"]["name"]
 
 
-def _plain(text: str) -> str:
+def _without_helm_marks(text: str) -> str:
     """Return rendered manifests without helm's labels, its `# Source` comments and empty lines.
 
-    They are for users who apply them without helm. Such a line of a block scalar is removed, too.
+    Users apply these manifests without helm. Such a line of a block scalar is removed, too.
     """
     lines = [
         line.rstrip()

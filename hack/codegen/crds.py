@@ -19,29 +19,29 @@ FOLDER = Path("deploy/crds")
 HEAD = "# Written by `python -m hack.codegen.crds` from jobs/kinds: change it there.\n"
 
 
-APART = ("volcano.sh",)  # `kubectl apply -f deploy/crds` leaves folders out: Volcano's own definition is fuller
+OTHERS_GROUPS = ("volcano.sh",)  # `kubectl apply -f deploy/crds` leaves folders out: Volcano's own definition is fuller
 
 
 def files() -> dict[str, str]:
-    """Return the text of each file by its name. CRDs of groups that another project installs (APART) are in a
-    folder.
+    """Return the text of each file by its name. CRDs of groups that another project installs (OTHERS_GROUPS)
+    are in a folder.
     """
     return {f"{_folder(each)}{each['metadata']['name']}.yaml": HEAD + _text(each) for each in definitions()}
 
 
 def _folder(body: Mapping[str, Any]) -> str:
-    return next((f"{group}/" for group in APART if body["spec"]["group"].endswith(group)), "")
+    return next((f"{group}/" for group in OTHERS_GROUPS if body["spec"]["group"].endswith(group)), "")
 
 
-class _Plain(yaml.SafeDumper):
-    """Writes what stands twice twice: an anchor is read by few."""
+class _AnchorlessDumper(yaml.SafeDumper):
+    """Writes an object that occurs twice in full each time, without an anchor."""
 
     def ignore_aliases(self, data: object) -> bool:
         return True
 
 
 def _text(body: object) -> str:
-    return str(yaml.dump(body, Dumper=_Plain, sort_keys=False, width=120))
+    return str(yaml.dump(body, Dumper=_AnchorlessDumper, sort_keys=False, width=120))
 
 
 def without_descriptions(body: Any) -> Any:

@@ -26,7 +26,9 @@ _EVERYWHERE = {"matchExpressions": [{"key": labels.GUARDED, "operator": "NotIn",
 
 
 def generate_policies() -> list[policies.Tree]:
-    """Return the policies and their bindings. The first ones hold unless an admin decides otherwise."""
+    """Return three policies, each followed by its binding. The first two hold in each namespace without GUARDED=false,
+    the third in namespaces with GUARDED=true.
+    """
     note = labels.NODE_VERDICT
     own = f"has(request.userInfo.extra) && '{_ITSELF}' in request.userInfo.extra"
     own = f"{own} && request.userInfo.extra['{_ITSELF}'].exists(uid, uid == object.metadata.uid)"

@@ -26,11 +26,11 @@ it: [contract.md](contract.md).
 
 
 class BadRange(ValueError):
-    """Not an id, nor two of one group in their order."""
+    """A word is neither an ID nor a range of IDs of one group in ascending order."""
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class PromisePages:
     """The pages that tell a promise, with their sections, relative to docs/."""
 
     en: str
@@ -40,7 +40,7 @@ class Told:
 def ids(words: Iterable[str]) -> Iterator[str]:
     """Yield each ID in a list of IDs and ranges, as in `CS-01..CS-04`, in order.
 
-    Raises BadRange for a word that is no ID, and for a range of two groups or that descends.
+    Raises BadRange for a word that is no ID, for a range over two groups, and for a range that descends.
     """
     for word in words:
         first, _, last = word.partition("..")
@@ -55,16 +55,16 @@ def ids(words: Iterable[str]) -> Iterator[str]:
         yield from (f"{group}-{each:02}" for each in range(int(number), int(last_number) + 1))
 
 
-def places(text: str) -> dict[str, list[Told]]:
+def places(text: str) -> dict[str, list[PromisePages]]:
     """Parse the YAML table of places. Return all places of each ID, in the order of the table."""
-    found: dict[str, list[Told]] = {}
+    found: dict[str, list[PromisePages]] = {}
     for row in yaml.safe_load(text):
         for each in ids(row["rows"]):
-            found.setdefault(each, []).append(Told(row["en"], row["zh"]))
+            found.setdefault(each, []).append(PromisePages(row["en"], row["zh"]))
     return found
 
 
-def page(promises: Mapping[str, str], mentions: Mapping[str, list[Told]]) -> str:
+def page(promises: Mapping[str, str], mentions: Mapping[str, list[PromisePages]]) -> str:
     """Return the text of the page. promises: short text of each ID, in the page's order. mentions: places of each ID.
 
     Only the first place of each ID is linked. Raises KeyError for an ID without a place.

@@ -18,7 +18,7 @@ LOCK = Path(__file__).parents[1] / "locks" / "launcher-floor.txt"
 
 
 class NoFloor(Exception):
-    """The environment cannot be had here: its message holds pip's own words. Nothing was tested."""
+    """The environment cannot be created here. The message has pip's last lines. Nothing was tested."""
 
     def __init__(self, why: str) -> None:
         super().__init__(

@@ -37,7 +37,7 @@ LEGEND = (
 
 
 @dataclass(frozen=True, slots=True)
-class PlacedTwice:
+class PlacementPair:
     """One gang with the nodes of its members, by rank, in both clusters."""
 
     gang: DemoGang
@@ -55,7 +55,7 @@ class RecordingScreen(Screen):
     def __init__(self) -> None:
         super().__init__(Console(file=StringIO()))
         self.scene: Scene | None = None
-        self.placements: list[PlacedTwice] = []
+        self.placements: list[PlacementPair] = []
 
     def open(self, play: Scene) -> None:
         """Record the fabric before any cable is moved."""
@@ -78,7 +78,7 @@ class RecordingScreen(Screen):
         if play is self.scene and our_score is not None and their_score is not None and gang in present:
             nodes = dict(ours[gang.name]), dict(theirs[gang.name])
             busy = (_others(play, where, gang) for where in (ours, theirs))
-            self.placements.append(PlacedTwice(gang, *nodes, our_score, their_score, *busy))
+            self.placements.append(PlacementPair(gang, *nodes, our_score, their_score, *busy))
         super().act(play, act, present, ours, theirs, scores, late)
 
 
@@ -89,7 +89,7 @@ def _others(play: Scene, placement: Placed, gang: DemoGang) -> frozenset[str]:
     )
 
 
-def most_different(placements: Sequence[PlacedTwice]) -> PlacedTwice:
+def most_different(placements: Sequence[PlacementPair]) -> PlacementPair:
     """Return the gang of whole nodes that we placed under one leaf and that saves the most crossings.
 
     Raises ValueError if there is no such gang.
@@ -98,7 +98,7 @@ def most_different(placements: Sequence[PlacedTwice]) -> PlacedTwice:
     return max(candidates, key=lambda each: (each.their_score.crossings - each.our_score.crossings, each.gang.letter))
 
 
-def draw_svg(scene: Scene, placement: PlacedTwice) -> str:
+def draw_svg(scene: Scene, placement: PlacementPair) -> str:
     """Return the picture as SVG text: both placements side by side, with a line between neighbours in the ring.
 
     scene: the demo's fabric, before cables are moved. placement: the gang in both clusters.

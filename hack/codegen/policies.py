@@ -9,11 +9,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 Tree = dict[str, Any]  # the fields that may change: a name and what of it, {} for all
-# The chart puts the expression there, since it knows the namespace and the name: a line of its own, for it is long.
+# The chart puts its expression in place of this text, since it knows the namespace and the name.
 BY_ACCOUNT = "WHETHER-THE-REQUEST-IS-BY-THE-ACCOUNT-OF-THIS-RELEASE"
 KEPT_BY_THE_SERVER = ("managedFields", "resourceVersion", "generation")
 
-# dyn: the fields are walked as they came, so a field of a newer version is guarded as well.
+# dyn: the fields are compared without their schema, so a field of a newer version is guarded as well.
 VARIABLES = {
     "was": "dyn(oldObject)",
     "becomes": "dyn(object)",

@@ -133,7 +133,7 @@ def _viewer() -> str:
 def _join_rules(rules: Iterable[Rule]) -> list[Rule]:
     """Return one rule for each API group, with the resources of all its rules.
 
-    All rules of a group must have the same verbs and no names. Raises ValueError for others.
+    Raises ValueError if the rules of a group have different verbs, or if a rule has names.
     """
     found: dict[str, Rule] = {}
     for rule in rules:
@@ -216,12 +216,12 @@ def template(objects: Sequence[Object], component: str, condition: str) -> str:
 def dump_yaml(objects: Sequence[Object], marks: Object) -> str:
     """Return the objects as YAML, each with the labels `marks`."""
     marked = [{**each, "metadata": {**each["metadata"], "labels": marks}} for each in objects]
-    text: str = yaml.dump_all(marked, Dumper=_Plain, sort_keys=False, width=1000, default_flow_style=None)
+    text: str = yaml.dump_all(marked, Dumper=_ReadableDumper, sort_keys=False, width=1000, default_flow_style=None)
     return text
 
 
-class _Plain(yaml.SafeDumper):
-    """YAML as people write it: lists set in, CEL in blocks of lines, nothing said once and pointed at."""
+class _ReadableDumper(yaml.SafeDumper):
+    """Writes YAML as people write it: indented lists, CEL in blocks of lines, and no anchors."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
@@ -239,8 +239,8 @@ def _word(dumper: yaml.SafeDumper, value: str) -> yaml.Node:
     return dumper.represent_scalar("tag:yaml.org,2002:str", value, style="|" if "\n" in value else None)
 
 
-_Plain.add_representer(dict, _mapping)
-_Plain.add_representer(str, _word)
+_ReadableDumper.add_representer(dict, _mapping)
+_ReadableDumper.add_representer(str, _word)
 
 if __name__ == "__main__":
     sys.exit(main())

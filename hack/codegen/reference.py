@@ -42,11 +42,11 @@ HEADER = "<!-- Made by `python -m hack.codegen.reference --write`: change the so
 
 
 class Undocumented(Exception):
-    """Something that users meet has no text. Write one in the source that is named."""
+    """A flag, a metric or another item of a page has no text. Write one in the source that the message names."""
 
 
 def pages() -> Mapping[str, str]:
-    """Return the text of each page by its file name. Raises Undocumented for the first thing without a text."""
+    """Return the text of each page by its file name. Raises Undocumented for the first item without a text."""
     writers: Mapping[str, Callable[[], str]] = {
         "README.md": _index,
         "flags.md": flags_page,
@@ -125,9 +125,9 @@ def _usage(parser: argparse.ArgumentParser) -> str:
 
 
 def options(program: str, parser: argparse.ArgumentParser) -> str:
-    """Return the table of a parser's options and positional arguments; "" if it has none. Hidden ones are left out.
+    """Return the table of a parser's options and positional arguments, without hidden ones; "" if it has none.
 
-    program: name in error messages. Raises Undocumented for one without help.
+    program: name in error messages. Raises Undocumented for an option or an argument without help.
     """
     rows = []
     for action in parser._actions:
@@ -210,7 +210,9 @@ def _launcher_registry() -> CollectorRegistry:
 
 
 def metrics_page() -> str:
-    """Return the page of metrics as Markdown, a section for each program. Raises Undocumented for one without help."""
+    """Return the page of metrics as Markdown, a section for each program. Raises Undocumented for a metric without
+    help.
+    """
     parts = [
         "# Metrics",
         "Made from the registries of the programs. A histogram also serves `_bucket`, `_sum` and `_count`.",

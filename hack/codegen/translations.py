@@ -23,7 +23,7 @@ _TITLE = re.compile(r"^# .*\n\n", re.M)
 
 
 class NoSource(Exception):
-    """A Chinese page that does not say which English pages it was translated from."""
+    """A Chinese page does not say which English pages it was translated from."""
 
 
 def digest(text: str) -> str:

@@ -31,12 +31,12 @@ _FOURS = (
 )
 
 
-def _of_pod(*notes: Mapping[str, str]) -> list[Wish]:
+def _wishes_of_pods(*notes: Mapping[str, str]) -> list[Wish]:
     return [wish_of_pod(each, []) for each in notes]
 
 
-def _of_tree() -> Wish:
-    """Return an example of what a PodGroup below a CompositePodGroup states."""
+def _wish_of_tree() -> Wish:
+    """Return the wish of an example of a PodGroup below a CompositePodGroup."""
     trees, key = CompositeGroups(), GangKey("default", "a", Dialect.NATIVE.value)
     spec = {"schedulingPolicy": {"gang": {"minGroupCount": 2}}}
     trees.put(msgspec.convert({"metadata": {"name": "set", "namespace": "default"}, "spec": spec}, PodGroup))
@@ -48,7 +48,7 @@ def statements() -> dict[str, list[Wish]]:
     """Return examples of each dialect, which together set every term that the dialect has."""
     subgroup = {"name": "s", "minMember": 1, "topologyConstraint": {"requiredTopologyLevel": "rack"}}
     return {
-        "ours": _of_pod(
+        "ours": _wishes_of_pods(
             {labels.TOPOLOGY: "required"},
             {labels.TOPOLOGY: "unconstrained"},
             {labels.PODS_PER_HOST_MULTIPLE: "4"},
@@ -57,30 +57,30 @@ def statements() -> dict[str, list[Wish]]:
             {labels.APART: "rack", labels.APART_SET: "set"},
             {labels.TOGETHER: "set/2"},
         ),
-        "Kueue": _of_pod(
+        "Kueue": _wishes_of_pods(
             {kueue.REQUIRED: "rack"},
             {kueue.UNCONSTRAINED: "true"},
             {kueue.SLICE_LEVEL: "rack", kueue.SLICE_SIZE: "4"},
             {kueue.GROUP: "set"},
         ),
         "Volcano": [
-            *_of_pod({volcano.HIGHEST_TIER: "1"}, {volcano.MODE: "soft"}),
+            *_wishes_of_pods({volcano.HIGHEST_TIER: "1"}, {volcano.MODE: "soft"}),
             wish_of_pod_group({"mode": "hard"}, [_RULE], None, {}),
         ],
-        "koordinator": _of_pod(
+        "koordinator": _wishes_of_pods(
             {koordinator.SPEC: _MUST}, {koordinator.SPEC: _FOURS}, {koordinator.GROUPS: '["default/a", "default/b"]'}
         ),
-        "JobSet, LWS": _of_pod({sets.JOBSET: "rack"}, {sets.LWS: "block"}, {sets.LWS_SUBGROUP: "rack"}),
+        "JobSet, LWS": _wishes_of_pods({sets.JOBSET: "rack"}, {sets.LWS: "block"}, {sets.LWS_SUBGROUP: "rack"}),
         "KAI": [
-            *_of_pod({kai.REQUIRED: "rack"}, {kai.PREFERRED: "rack"}),
+            *_wishes_of_pods({kai.REQUIRED: "rack"}, {kai.PREFERRED: "rack"}),
             kai.read_pod_group(1, None, [subgroup], {"requiredTopologyLevel": "block"}).wish,
         ],
-        "Kubernetes": [wish_of_pod_group(None, None, {"topology": [{"key": "rack"}]}, {}), _of_tree()],
+        "Kubernetes": [wish_of_pod_group(None, None, {"topology": [{"key": "rack"}]}, {}), _wish_of_tree()],
     }
 
 
 def _states(rule: MergeRule, wish: Wish) -> bool:
-    """Return True if a statement sets a term. A statement that only prefers nearness sets the last one."""
+    """Return True if a statement sets the term of a rule. A statement that only prefers nearness sets `mode`."""
     fields = [name for name in rule.fields if getattr(wish, name) != getattr(NOTHING, name)]
     return bool(fields) or ("mode" in rule.fields and wish.only_prefers)
 

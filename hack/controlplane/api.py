@@ -80,10 +80,10 @@ class Api:
     async def create_all(self, bodies: Iterable[Object], namespace: str = "default") -> list[Any]:
         """Create objects at the same time, started in the given order; return the answers in this order.
 
-        Raises an ExceptionGroup if one is refused; then the objects that are not created yet may be missing. namespace:
-        used for objects that name none.
+        Raises an ExceptionGroup if a request fails; some of the other objects may be missing then. namespace: used for
+        objects that name none.
         """
-        return await self._at_once(lambda body: self.create(body, namespace), bodies)
+        return await self._call_for_all(lambda body: self.create(body, namespace), bodies)
 
     async def apply(self, body: Object, namespace: str = "default", query: str = "") -> Any:
         """Create or change an object by server-side apply with force, as field manager turnout-test. Return the answer.
@@ -104,7 +104,7 @@ class Api:
         return await self.call("DELETE", path)
 
     async def pods(self, namespace: str = "default", selector: str = "") -> list[Object]:
-        """Return the pods of a namespace. selector: label selector, "" for all."""
+        """Return the pods of a namespace. selector: label selector, "" for all. Raises as `call` does."""
         query = f"?labelSelector={selector}" if selector else ""
         listed = await self.get(f"/api/v1/namespaces/{namespace}/pods{query}")
         return list(listed["items"])
@@ -112,8 +112,8 @@ class Api:
     async def watch(self, path: str) -> AsyncIterator[list[Object]]:
         """Yield all objects of a collection now and after each change, without end, in any order.
 
-        If the watch ends, list and watch again. path: of the collection, with or without a query. Raises ApiError if
-        the list is refused.
+        After the end of a watch it lists and watches again. path: of the collection, with or without a query. Raises
+        the errors of `call` if the list fails, and aiohttp's ClientError if the watch's connection fails.
         """
         query = "&" if "?" in path else "?"
         while True:
@@ -186,8 +186,11 @@ class Api:
             await changes.aclose()  # type: ignore[attr-defined]
         raise AssertionError("a watch does not end")
 
-    async def _at_once(self, do: Callable[[Object], Awaitable[Any]], bodies: Iterable[Object]) -> list[Any]:
-        """Call `do` with each body, at most AT_ONCE at the same time; return the results in the order of `bodies`."""
+    async def _call_for_all(self, do: Callable[[Object], Awaitable[Any]], bodies: Iterable[Object]) -> list[Any]:
+        """Call `do` with each body, at most AT_ONCE at the same time; return the results in the order of `bodies`.
+
+        Raises an ExceptionGroup if a call fails.
+        """
         gate = asyncio.Semaphore(AT_ONCE)
 
         async def one(body: Object) -> Any:

@@ -47,7 +47,7 @@ class Authority:
     ) -> Pair:
         """Create a key and a serving certificate for DNS names and IP addresses; return their files.
 
-        ends: when it expires, None for VALID from now on. hosts: these names and addresses. name: of the files and the
+        ends: when it expires, None for VALID from now on. hosts: the names and addresses. name: of the files and the
         subject.
         """
         return self._issue(name, name, (), ExtendedKeyUsageOID.SERVER_AUTH, hosts, ends)
@@ -129,7 +129,7 @@ def signing_key(path: Path) -> Path:
 
 
 def _host(host: str) -> x509.GeneralName:
-    """Return a host as an IP address, or as a DNS name if it is none."""
+    """Return a host as an IP address, or as a DNS name if it is no IP address."""
     try:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:

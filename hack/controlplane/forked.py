@@ -58,7 +58,7 @@ def prepare(module: str) -> None:
     gc.freeze()  # a collection in a fork would copy all of it
 
 
-class Forked:
+class ForkedProcess:
     """A fork that runs a module. It has the methods of `subprocess.Popen` that the supervisor uses."""
 
     def __init__(

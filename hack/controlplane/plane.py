@@ -41,10 +41,8 @@ _PORTS, _TRIES = range(10_240, 29_000), 200
 def free_ports(count: int) -> list[int]:
     """Return `count` different loopback ports on which nobody listens now.
 
-    Raises ControlPlaneError if _TRIES random ports of _PORTS are all taken.
-
-    They lie below those that the kernel gives to outgoing connections: one of these would take a port that is found
-    free before its server has bound it.
+    The ports lie below the kernel's range for outgoing connections, so that no such connection takes a port before its
+    server has bound it. Raises ControlPlaneError if _TRIES random ports of _PORTS are all taken.
     """
     sockets = [socket.socket() for _ in range(count)]
     rng = random.SystemRandom()
@@ -93,7 +91,7 @@ class ControlPlane:
         self._release, self._fork = release, fork
 
     def start(self) -> Self:
-        """Start etcd and the API server, and wait until it is ready; return this object.
+        """Start etcd and the API server, and wait until the API server is ready; return this object.
 
         Raises NotReady if one of them ends, or if the API server is not ready within READY_WITHIN_S. Then nothing runs.
         """
@@ -215,8 +213,7 @@ class ControlPlane:
 
         If only one training-operator can run on this machine, wait until no other runs. gang_scheduler: value of
         --gang-scheduler-name, None for none. flags: further ones. Sets `training_operator_url`, where its metrics are.
-        Raises NotReady if it ends, or if its turn, its certificates or its readiness do
-        not come in time.
+        Raises NotReady if it ends, or if its turn, its certificates or its readiness do not come in time.
         """
         certificates, is_separate = self.folder / "webhook-certificates", training.may_have_folder()
         if not is_separate:
@@ -271,7 +268,7 @@ class ControlPlane:
         groups: of the user.
         """
         pair = self.authority.user(name, tuple(groups))
-        return self._write_kubeconfig(pair.cert.stem, programs.by_certificate(pair))
+        return self._write_kubeconfig(pair.cert.stem, programs.certificate_user(pair))
 
     def service_account_token(self, namespace: str, name: str, expires_s: int = 3600) -> str:
         """Return a new token of a ServiceAccount. expires_s: its lifetime in seconds. Raises ApiError if there is no
@@ -315,8 +312,9 @@ class ControlPlane:
             raise ApiError(method, path, error.code, error.read().decode(errors="replace")) from error
 
     def wait_ready(self, name: str, url: str, within_s: float = READY_WITHIN_S, needs: Sequence[str] = ()) -> None:
-        """Wait until a URL answers 200. Raises NotReady if the program `name`, or one of `needs`, ends, and after
-        `within_s`.
+        """Wait until a URL answers 200.
+
+        Raises NotReady if the program `name`, or one of `needs`, ends, and after `within_s` seconds.
         """
         until_s = time.monotonic() + within_s
         reason = "nothing"
@@ -349,10 +347,10 @@ class ControlPlane:
         return {"Authorization": f"Bearer {self.token}", "Content-Type": kind}
 
     def _start_server(self, client: int, peer: int, secure: int) -> None:
-        """Start etcd and the API server on these ports, and wait until it is ready. Sets the addresses and the
-        kubeconfig.
+        """Start etcd and the API server on these ports, and wait until the API server is ready. Set the addresses and
+        the kubeconfig.
 
-        client, peer: ports of etcd. secure: of the API server.
+        client, peer: ports of etcd. secure: of the API server. Raises the errors of `wait_ready`.
         """
         self.url = f"https://{programs.HOST}:{secure}"
         self.etcd = wipe.Etcd(f"https://{programs.HOST}:{client}", self._files.etcd.context())

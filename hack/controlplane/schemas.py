@@ -23,7 +23,7 @@ def write(openapi: Schema, folder: Path) -> list[Path]:
     """Write a schema file for each kind of an OpenAPI v2 document (/openapi/v2) into the folder. Return the files,
     sorted.
     """
-    definitions = {name: _strict(name, schema) for name, schema in openapi["definitions"].items()}
+    definitions = {name: _make_strict(name, schema) for name, schema in openapi["definitions"].items()}
     paths = []
     for name, schema in definitions.items():
         for kind in schema.get("x-kubernetes-group-version-kind", ()):
@@ -36,7 +36,10 @@ def write(openapi: Schema, folder: Path) -> list[Path]:
 
 
 def kubeconform(folder: Path, files: Sequence[Path]) -> list[Schema]:
-    """Check manifests against the schemas in a folder, by kubeconform. Return its result for each object."""
+    """Check manifests against the schemas in a folder, by kubeconform. Return its result for each object.
+
+    Raises NotBuilt if kubeconform is missing, and subprocess.TimeoutExpired after two minutes.
+    """
     arguments = ["-strict", "-output", "json", "-verbose", "-schema-location", str(folder / PATTERN)]
     done = subprocess.run(
         [cache.binary("kubeconform"), *arguments, *files], capture_output=True, text=True, check=False, timeout=120
@@ -54,7 +57,7 @@ def faults(results: Iterable[Schema]) -> list[str]:
     ]
 
 
-def _strict(name: str, schema: Schema) -> Schema:
+def _make_strict(name: str, schema: Schema) -> Schema:
     """Return a schema that refuses unknown fields, and accepts integers and quantities as Kubernetes does.
 
     name: of the definition, "" for a part of one.
@@ -67,11 +70,11 @@ def _strict(name: str, schema: Schema) -> Schema:
         return {"type": ["string", "integer"]}
     strict = dict(schema)
     if "properties" in schema:
-        strict["properties"] = {key: _strict("", value) for key, value in schema["properties"].items()}
+        strict["properties"] = {key: _make_strict("", value) for key, value in schema["properties"].items()}
         strict.setdefault("additionalProperties", False)
     for inner in ("items", "additionalProperties"):
         if isinstance(strict.get(inner), dict):
-            strict[inner] = _strict("", strict[inner])
+            strict[inner] = _make_strict("", strict[inner])
     return strict
 
 

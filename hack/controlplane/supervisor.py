@@ -39,7 +39,7 @@ class Supervisor:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.programs: dict[str, Any] = {}  # a Popen, or a Forked (forked.py)
+        self.programs: dict[str, Any] = {}  # a Popen, or a ForkedProcess (forked.py)
         self.prepared: set[str] = set()
         self.tie = _die_with_parent_hook()
 
@@ -77,7 +77,7 @@ class Supervisor:
             self.prepared.add(module)
         with (self.folder / f"{name}.log").open("ab") as log:
             if module:
-                self.programs[name] = forked.Forked(argv, log, self.folder, env, self.tie)
+                self.programs[name] = forked.ForkedProcess(argv, log, self.folder, env, self.tie)
                 return self._state(name)
             self.programs[name] = subprocess.Popen(
                 argv,

@@ -22,7 +22,7 @@ _LOADS = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Staged:
+class SitePage:
     """The text of one page on the site, and the other files of the repository that it links to."""
 
     text: str
@@ -34,9 +34,9 @@ def place(path: str) -> str:
     return path.removeprefix("docs/") if path.startswith("docs/") else f"repository/{path}"
 
 
-def stage(path: str, text: str, files: Collection[str]) -> Staged:
-    """Rewrite the links of one page for the site. path: of the page in the repository. files: all paths of the
-    repository.
+def stage(path: str, text: str, files: Collection[str]) -> SitePage:
+    """Return one page with its links rewritten for the site. path, text: of the page in the repository. files: all
+    paths of the repository.
 
     A link to a folder leads to its README. Of a link to a path that does not exist only its text stays.
     """
@@ -57,7 +57,7 @@ def stage(path: str, text: str, files: Collection[str]) -> Staged:
         return f"{mark}[{words}]({href}{'#' if anchor else ''}{anchor})"
 
     parts = _FENCE.split(text)
-    return Staged("".join(part if part.startswith("```") else _LINK.sub(link, part) for part in parts), tuple(linked))
+    return SitePage("".join(part if part.startswith("```") else _LINK.sub(link, part) for part in parts), tuple(linked))
 
 
 def with_site_paths(configuration: str) -> str:
@@ -66,10 +66,10 @@ def with_site_paths(configuration: str) -> str:
 
 
 def with_local_search_worker(page: str, html: str) -> str:
-    """Return the page with the site's own copy of the search worker's script in place of the one of another host.
+    """Return the page with the site's own copy of the search worker's script in place of another host's copy.
 
-    The site's generator loads that one from another host; with the copy, the search works without a server. A page
-    without the script stays as it is. page: its path on the site. html: its text.
+    The site's generator loads the script from another host; with the own copy, the search works without a server. A
+    page without the script stays as it is. page: its path on the site. html: its text.
     """
     src = posixpath.relpath("iframe-worker.js", posixpath.dirname(page) or ".")
     return re.sub(r'src="[^"]*iframe-worker/shim"', f'src="{src}"', html)

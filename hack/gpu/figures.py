@@ -94,13 +94,13 @@ def arguments(argv: Sequence[str] | None = None) -> StageArguments:
 class Target:
     """A target of the check on a GPU."""
 
-    words: str
+    words: str  # what is measured, for the summary
     stage: str
-    name: str
+    name: str  # of the stage's figure
     limit: float
     maximum: bool = True  # True if the value must not be above the limit, else not below it
 
-    def met(self, value: Number) -> bool:
+    def is_met(self, value: Number) -> bool:
         """Return True if the value meets the target."""
         return value <= self.limit if self.maximum else value >= self.limit
 
@@ -133,7 +133,7 @@ def summary(figures: Sequence[Figure], ends: Sequence[StageEnd], device: str) ->
         if figure is None or isinstance(figure.value, str):
             lines.append(f"| {target.words} | {sign} {target.limit:g} | not measured | |")
             continue
-        met = ("yes" if target.met(figure.value) else "no") if device == "cuda" else "not on a GPU"
+        met = ("yes" if target.is_met(figure.value) else "no") if device == "cuda" else "not on a GPU"
         lines.append(f"| {target.words} | {sign} {target.limit:g} | {_value_text(figure.value)} | {met} |")
     lines += ["", "| stage | figure | value | unit |", "| --- | --- | --- | --- |"]
     lines += [

@@ -15,8 +15,8 @@ from packaging.requirements import Requirement
 def requirements_of(name: str) -> set[str]:
     """Return the names of a distribution and of all distributions that it needs, directly or not.
 
-    Requirements whose marker does not hold on this machine are left out. Raises PackageNotFoundError if one is not
-    installed.
+    Requirements whose marker does not hold on this machine are left out. Raises PackageNotFoundError if one of the
+    others is not installed.
     """
     found, to_visit = set[str](), [Requirement(name)]
     while to_visit:

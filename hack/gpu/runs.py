@@ -38,7 +38,7 @@ def lines(file: Path) -> list[dict[str, Any]]:
 
 
 @contextmanager
-def begun(
+def start_job(
     folder: Path,
     memory: Path,
     script: str,
@@ -47,7 +47,7 @@ def begun(
     more: Sequence[str] = (),
     program: Sequence[str] = TURNOUT_RUN,
 ) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
-    """Start a job; yield (its agent's process, the file of its events). At the end of the block all of it is killed.
+    """Start a job; yield (its agent's process, the file of its events). All its processes are killed after the block.
 
     folder: for events and log. memory: for arenas. script: function of scripts.py to run. options: of the launcher.
     more: arguments of the script. program: the launcher. device: "cuda" or "cpu", passed to the script.
@@ -87,8 +87,8 @@ def run(
 ) -> tuple[int, list[dict[str, Any]], str]:
     """Run a job to its end. Return (exit code, events, log). Raises TimeoutExpired after `limit_s`.
 
-    The other arguments are those of `begun`.
+    The other arguments are those of `start_job`.
     """
-    with begun(folder, memory, script, device, *options, more=more) as (process, file):
+    with start_job(folder, memory, script, device, *options, more=more) as (process, file):
         code = process.wait(limit_s)
         return code, lines(file), (folder / "log").read_text(errors="replace")

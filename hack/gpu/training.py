@@ -117,6 +117,6 @@ class Training:
         return {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
 
     def state_bytes(self) -> int:
-        """Count the bytes of the state's tensors."""
+        """Return the number of bytes of the state's tensors."""
         moments = [each for state in self.optimizer.state.values() for each in state.values()]
         return sum(each.nbytes for each in [*self.model.parameters(), *moments])

@@ -34,7 +34,7 @@ _DROPPED = re.compile(r"usr/share/(man|lintian|info|locale|doc/[^/]+/(?!copyrigh
 
 
 class NoPackage(Exception):
-    """A package of the lock cannot be had, or is another one. Its message says what to do."""
+    """A package of the lock is not available, or differs from the lock. The message says what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +48,15 @@ class Deb:
 
 
 def lock() -> tuple[Deb, ...]:
-    """Read the lock."""
+    """Return the packages of the lock."""
     return tuple(Deb(*line.split()) for line in LOCK.read_text().splitlines() if not line.startswith("#"))
 
 
 def relock() -> None:
-    """Replace the lock, from this machine's apt index of Debian bookworm. Run `apt-get update` before."""
+    """Replace the lock, from this machine's apt index of Debian bookworm. Run `apt-get update` before.
+
+    Raises CalledProcessError if apt-get fails.
+    """
     command = ["apt-get", "download", "--print-uris", *WANTED]
     output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     lines = []
@@ -80,7 +83,7 @@ def fetch_package(deb: Deb, cache: Path) -> bytes:
         except (urllib.error.URLError, OSError) as error:
             raise NoPackage(
                 f"{deb.name} {deb.version}: {url}: {error}. Name another mirror by {MIRROR_ENV}; where a mirror has "
-                "only a newer one, `python -m hack.images lock` on Debian bookworm takes it up"
+                "only a newer version, run `python -m hack.images lock` on Debian bookworm"
             ) from error
         if (digest := hashlib.sha256(data).hexdigest()) != deb.sha256:
             raise NoPackage(f"{deb.name} {deb.version}: {url} has SHA-256 {digest}, not {deb.sha256}")
@@ -93,7 +96,7 @@ def fetch_package(deb: Deb, cache: Path) -> bytes:
 
 def files(package: bytes) -> dict[str, Entry]:
     """Return the files that a package installs, by path, without manuals and translations; /lib and the like are below
-    /usr. package: content of the .deb file. Raises NoPackage if it is none.
+    /usr. package: content of the .deb file. Raises NoPackage if it is no package.
     """
     data = next(data for name, data in _members(package) if name.startswith("data.tar"))
     found = {}

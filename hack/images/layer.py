@@ -39,7 +39,7 @@ def pack_layer(files: Files) -> tuple[bytes, bytes]:
 
 
 def with_folders(files: Files) -> dict[str, Entry]:
-    """Add the folders above every entry, with mode 0755, where they are not named."""
+    """Return the files, and the folders above every entry. A folder that is not in `files` has mode 0755."""
     above = {str(parent) for path in files for parent in PurePosixPath(path).parents if str(parent) != "."}
     return {path: Entry(mode=0o755, folder=True) for path in above} | dict(files)
 

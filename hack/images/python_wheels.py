@@ -123,5 +123,5 @@ def _normal(name: str) -> str:
 
 
 def cache_folder() -> Path:
-    """Return where packages are kept between builds."""
+    """Return the folder in which packages are kept between builds."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "turnout" / "images"

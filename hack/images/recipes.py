@@ -99,7 +99,7 @@ def _labels(sources: Sources, title: str, description: str) -> dict[str, str]:
 def _debian(cache: Path) -> Iterator[tuple[str, Entry]]:
     """Yield the files of the base image: Debian packages, CA bundle, users, and empty folders for mounts.
 
-    cache: folder of downloaded packages. Raises NoPackage if one is not available.
+    cache: folder of downloaded packages. Raises NoPackage if a package is not available.
     """
     bundle = {}
     for deb in debian.lock():
@@ -157,7 +157,7 @@ def _with_bytecode(files: Mapping[str, Entry]) -> dict[str, Entry]:
     Bytecode has the hash of its source in place of a time, and is not checked.
     """
     if f"{sys.version_info.major}.{sys.version_info.minor}" != PYTHON:
-        raise WrongPython(f"the image has Python {PYTHON}; bytecode for it is made by one of that version")
+        raise WrongPython(f"the image has Python {PYTHON}, and only Python {PYTHON} makes its bytecode: use that here")
     with tempfile.TemporaryDirectory() as folder:
         for path, entry in files.items():
             if path.endswith(".py"):
@@ -173,4 +173,4 @@ def _with_bytecode(files: Mapping[str, Entry]) -> dict[str, Entry]:
 
 
 class WrongPython(Exception):
-    """The running Python cannot build the image. Use the one that the message names."""
+    """The running Python cannot build the image. Use the version that the message names."""

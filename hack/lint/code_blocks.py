@@ -92,11 +92,11 @@ def fault(block: Block) -> str:
     missing = [
         path for path in re.findall(r"(?:tests|examples)/[\w/.-]*\w", block.not_run) if not (ROOT / path).exists()
     ]
-    return f"{missing[0]} does not exist" if missing else unread(block.test) if block.test else ""
+    return f"{missing[0]} does not exist" if missing else unread_reason(block.test) if block.test else ""
 
 
 @cache
-def unread(test: str) -> str:
+def unread_reason(test: str) -> str:
     """Return why a test does not read the blocks that name it; "" if it does. test: its ID, path::name."""
     path, _, name = test.partition("::")
     if not (ROOT / path).is_file():
@@ -107,9 +107,9 @@ def unread(test: str) -> str:
 
 
 def _reads(path: str, name: str, test: str, met: set[tuple[str, str]]) -> bool:
-    """Return True if a definition, or one that it uses, calls run_by for this test.
+    """Return True if a definition, or another that it uses, calls run_by for this test.
 
-    path, name: of the definition. met: definitions that were looked at; this call adds to it.
+    path, name: of the definition. met: definitions that were looked at, which are skipped; this call adds to it.
     """
     if (path, name) in met:
         return False

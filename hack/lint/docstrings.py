@@ -42,10 +42,10 @@ class UnknownArgument:
 
 def unknown_arguments(path: str, tree: ast.Module) -> Iterator[UnknownArgument]:
     """Yield the names that the docstrings of a module explain, and that are no argument, field or attribute."""
-    yield from _below(path, tree, frozenset())
+    yield from _unknown_below(path, tree, frozenset())
 
 
-def _below(path: str, node: ast.AST, around: frozenset[str]) -> Iterator[UnknownArgument]:
+def _unknown_below(path: str, node: ast.AST, around: frozenset[str]) -> Iterator[UnknownArgument]:
     """Yield the unknown arguments in the docstrings of the definitions below a node.
 
     path: of the module. around: the arguments of the functions around the node.
@@ -58,7 +58,7 @@ def _below(path: str, node: ast.AST, around: frozenset[str]) -> Iterator[Unknown
         elif isinstance(child, ast.ClassDef):
             inside = frozenset()
             yield from _check(path, child, _names_of_class(child))
-        yield from _below(path, child, inside)
+        yield from _unknown_below(path, child, inside)
 
 
 def _check(path: str, owner: _Function | ast.ClassDef, known: Collection[str]) -> Iterator[UnknownArgument]:

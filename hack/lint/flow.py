@@ -48,12 +48,12 @@ class Recorder:
         self._paths: dict[str, str] = {}  # of a file: below the checkout, "" for one that is not the product's
 
     def install(self) -> None:
-        """Record this thread, and threads that start later."""
+        """Watch this thread, and threads that start later."""
         threading.setprofile(self._profile)
         sys.setprofile(self._profile)
 
     def remove(self) -> None:
-        """Record no thread that starts later, and no longer this one."""
+        """Stop watching this thread, and threads that start later."""
         threading.setprofile(None)
         sys.setprofile(None)
 
@@ -125,16 +125,16 @@ def decide_questions() -> Iterator[Question]:
     from turnout.jobs.kinds.registry import KINDS
     from turnout.kube.objects import Node, Pod
 
-    def decoded(raw: objects.Raw, kind: type[Decoded]) -> Decoded:
+    def decode_as(kind: type[Decoded], raw: objects.Raw) -> Decoded:
         return msgspec.json.decode(msgspec.json.encode(raw), type=kind)
 
     cache, scene, now_s = Cache(KINDS, (objects.GPU,)), objects.Cluster(), 1_768_000_000.0
     for number in range(2):
-        cache.put_node(decoded(objects.node(number), Node))
+        cache.put_node(decode_as(Node, objects.node(number)))
     job = scene.put(objects.JOBS, objects.indexed_job(0, 2, 1, 4, 4))
     cache.put_job("Job", job)
     for index in range(2):
-        cache.put_pod(decoded(objects.worker(job, index, 4, 0), Pod))
+        cache.put_pod(decode_as(Pod, objects.worker(job, index, 4, 0)))
     yield "observe and decide, one job", lambda: decide(cache.observation(now_s), Policy(), now_s)
 
 

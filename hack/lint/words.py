@@ -80,8 +80,8 @@ class Fault:
 def faults(path: str, text: str, files: Collection[str]) -> Iterator[Fault]:
     """Yield the faults of one file: forbidden words in names and headings, long test names, paths that do not exist.
 
-    path: in the repository; files below NOT_OURS have no faults. text: of the file. files: all tracked paths, and all
-    folders with one of them.
+    path: in the repository; files below NOT_OURS have no faults. text: of the file. files: the paths of the repository,
+    and all folders with one of them. Raises SyntaxError for a .py file that is no valid Python.
     """
     if path.startswith(NOT_OURS):
         return
@@ -204,7 +204,7 @@ def _missing_paths(words: str, files: Collection[str]) -> Iterator[tuple[int, st
 def _comments(text: str, files: Collection[str]) -> Iterator[tuple[int, str]]:
     """Yield (line number, text) of the comments. Yield nothing if no line with a # names a missing path.
 
-    text: of a Python file. files: all tracked paths and their folders.
+    text: of a Python file. files: the paths of the repository and their folders.
     """
     if any("#" in line and any(_missing_paths(line, files)) for line in text.splitlines()):
         for token in tokenize.generate_tokens(io.StringIO(text).readline):

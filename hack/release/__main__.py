@@ -43,7 +43,7 @@ class Release:
 
     @property
     def version(self) -> str:
-        """The version of everything in it."""
+        """Return the version of the release and of all its parts."""
         return self.sources.version
 
 

@@ -14,15 +14,16 @@ from hack.images.wheels import ROOT
 CHART = "deploy/charts/turnout"
 
 
-def about() -> dict[str, Any]:
-    """Return what Chart.yaml says."""
+def read_chart_yaml() -> dict[str, Any]:
+    """Return the content of Chart.yaml."""
     found: dict[str, Any] = yaml.safe_load((ROOT / CHART / "Chart.yaml").read_text())
     return found
 
 
 def name() -> str:
     """Return the name of the archive, as `helm package` gives it."""
-    return f"{about()['name']}-{about()['version']}.tgz"
+    about = read_chart_yaml()
+    return f"{about['name']}-{about['version']}.tgz"
 
 
 def archive() -> bytes:
@@ -37,7 +38,7 @@ def archive() -> bytes:
     files = {}
     for path in filter(None, listed.stdout.decode().split("\0")):
         if (ROOT / path).is_file() and Path(path).name != ".helmignore":
-            files[f"{about()['name']}/{Path(path).relative_to(CHART)}"] = Entry((ROOT / path).read_bytes())
+            files[f"{read_chart_yaml()['name']}/{Path(path).relative_to(CHART)}"] = Entry((ROOT / path).read_bytes())
     return pack_layer(files)[1]
 
 

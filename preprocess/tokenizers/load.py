@@ -30,6 +30,7 @@ def load_tokenizer(files: TokenizerFiles, read: ReadBytes, is_folder: Callable[[
     read: returns the content of a file; raises OSError, for a missing file FileNotFoundError (a folder of
     HFGPT2Tokenizer without tokenizer.json is then read by vocab.json and merges.txt). is_folder: returns True if a path
     is a folder. Raises BadOption if an option is missing, or if a file is missing or wrong; the message names it.
+    Raises ModuleNotFoundError if Hugging Face tokenizers are needed and not installed.
     """
     match files.kind:
         case TokenizerType.CHAR_LEVEL:
@@ -186,7 +187,8 @@ def _pattern_name_of_file(path: str) -> str:
 def tiktoken_ranks(path: str, content: bytes) -> dict[bytes, int]:
     """Return the rank of every token of a .tiktoken file. path: for the message. content: of the file.
 
-    Raises BadOption, with the line, if a line is malformed, and if ranks are not different numbers from 0 up.
+    Raises BadOption, with the line, if a line is malformed. Raises it also if there is no rank, or if a rank is
+    negative or occurs twice.
     """
     ranks: dict[bytes, int] = {}
     for number, line in enumerate(content.splitlines(), 1):

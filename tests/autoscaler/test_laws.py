@@ -61,7 +61,7 @@ def test_bounds_and_units_are_kept_and_everybody_has_one_reason(at):  # CS-15, X
 def test_after_an_eviction_the_waiters_fit(at):  # VE-29, VE-31, VE-35
     """All that are told that room comes, or that it is the scheduler's turn, fit together once the victims are gone."""
     steps = {step.key: step for step in decide(at, POLICY, NOW_S)}
-    room = at.room.copied()
+    room = at.room.copy()
     for each in at.jobs:
         if steps[each.job.key].beneficiary is not None:
             size = steps[each.job.key].target

@@ -198,7 +198,7 @@ def test_what_a_min_asks_for_is_told_in_a_persons_units():
 def test_a_gang_fits_under_the_switch_that_it_asks_for(tier, word):
     gang = seen(job("a", minimum=5, maximum=5, spread=Spread(tier=tier)))
     at = world([2, 2, 2, 2], gang, leaves=[0, 0, 1, 1])
-    room = at.room.copied()
+    room = at.room.copy()
     room.switches = (*room.switches, room.switches[0] * 0)
     assert why(replace(at, room=room)) == {"a": word}
 

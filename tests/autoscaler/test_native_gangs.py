@@ -338,7 +338,7 @@ def test_one_look_goes_through_a_bounded_number_of_pods():
             made = pod(at, f"g{number}")
             made.metadata.uid = f"{number}-{at}"
             gangs.put_pod(made)
-    taken = [gangs.take_unsettled() for _ in range(3)]
+    taken = [gangs.take_groups_to_check() for _ in range(3)]
     assert [[name for _, name in each] for each in taken] == [["g0", "g1"], ["g2", "g3"], []]
 
 

@@ -17,7 +17,7 @@ from hack.bench.checkpoint.results import BROKE, CheckpointResults
 from hack.bench.checkpoint.run import LARGE, SMALL, SMALLEST, TINY, run_scenes
 from hack.bench.checkpoint.scenes.runner import SCENES
 from hack.bench.checkpoint.scenes.sockets import seconds_of
-from hack.bench.checkpoint.scenes.stalls import BASELINES, part
+from hack.bench.checkpoint.scenes.stalls import BASELINES, last_tensors
 from hack.bench.checkpoint.state import bytes_of, differ, make, tensors
 
 FLOORS = ["floor 1", "floor 2"]
@@ -105,7 +105,7 @@ def test_nothing_is_left_in_memory_or_on_the_disk(outcome, places):
 
 def test_of_a_run_that_saw_nothing_no_target_is_met():
     found = CheckpointResults({scene: SceneResult() for scene in SCENES})
-    assert [target.name for target in found.targets() if target.met] == []
+    assert [target.name for target in found.targets() if target.is_met] == []
     assert {row[-1] for table in found.tables() for row in table.rows} == {BROKE}
 
 
@@ -175,7 +175,7 @@ def test_a_floor_copies_every_byte_there_and_back(threads):
 
 def test_the_part_that_changes_is_a_twentieth_of_the_bytes():
     every = [tensor for _, tensor in tensors(make(TINY))]
-    chosen = sum(tensor.nbytes for tensor in part(every, 0.05))
+    chosen = sum(tensor.nbytes for tensor in last_tensors(every, 0.05))
     largest = max(tensor.nbytes for tensor in every)
     assert 0.05 * bytes_of(make(TINY)) <= chosen <= 0.05 * bytes_of(make(TINY)) + largest
 

@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from hack.bench.controllers.audit import Audit, writes
+from hack.bench.controllers.audit import Audit, count_writes
 from hack.bench.controllers.results import ControllerResults
 from hack.bench.controllers.run import compare_controllers
 from hack.bench.controllers.scene import WorkloadSize, jobs
@@ -16,7 +16,7 @@ from hack.bench.controllers.trials import ControllerTrial, IdleMeasurement
 from hack.bench.controllers.watching import WatchedPods
 from hack.controlplane.plane import ControlPlane
 
-SIZE = WorkloadSize(jobs=3, workers=2, lost=3, deleted=1, steady=5, steady_s=1.0, turns=2)
+SIZE = WorkloadSize(jobs=3, workers=2, lost_pods=3, deleted_jobs=1, steady_jobs=5, steady_s=1.0, turns=2)
 
 
 def line(agent, verb, resource, sub=""):
@@ -32,9 +32,9 @@ def test_requests_are_counted_by_their_sender_since_a_place(tmp_path):
     later += [line("kwok/1", "delete", "pods"), line("turnout", "list", "pods")]
     with log.open("a") as more:
         more.write("\n".join([*later, line("turnout", "create", "pods")[:20]]))
-    counted = audit.since(at, "turnout")
+    counted = audit.count_since(at, "turnout")
     assert counted == {"create pods": 1, "patch pytorchjobs/status": 1, "list pods": 1}
-    assert writes(counted) == 2
+    assert count_writes(counted) == 2
 
 
 def test_a_log_that_is_not_there_yet_is_empty(tmp_path):
@@ -74,7 +74,7 @@ def test_a_ratio_is_the_median_of_those_within_repetitions():
     assert outcome.figures["seconds until all are Running: ratio"] == 0.5
     assert outcome.figures["requests a job: ratio"] == 0.5
     assert outcome.figures["CPU seconds: Training Operator"] == 2
-    missed = [target.name for target in outcome.targets if not target.met]
+    missed = [target.name for target in outcome.targets if not target.is_met]
     assert missed == ["5 jobs at rest: restarted, caught up after, s"]
 
 
@@ -101,4 +101,4 @@ async def test_both_controllers_run_all_jobs_and_leave_nothing_of_them(tmp_path)
     assert len(found.deleted) == SIZE.turns
     assert all(took > 0 for turn in found.deleted for took in turn)
     assert found.our_rest.writes_at_rest == found.our_rest.writes_after_restart == 0
-    assert left == [SIZE.steady, SIZE.steady]  # those at rest alone
+    assert left == [SIZE.steady_jobs, SIZE.steady_jobs]  # those at rest alone

@@ -4,7 +4,14 @@ import pytest
 
 from hack.bench.health.dlrover import check_nodes
 from hack.bench.health.simulated_nodes import SimulatedNodes
-from hack.bench.health.trials import NodeFindings, Scene, innocents, judge_with_both_rules, ours, theirs
+from hack.bench.health.trials import (
+    NodeFindings,
+    Scene,
+    count_innocents,
+    judge_with_both_rules,
+    our_findings,
+    their_findings,
+)
 
 
 def some(*found):
@@ -74,12 +81,12 @@ EXACT = NodeFindings(some(0), some(2), some(4), some((6, 7)))
 )
 def test_what_is_said_is_scored_by_what_is_true(findings, wrong, missed):
     assert (findings.count_false_reports(FLOOR), findings.count_missed(FLOOR)) == (wrong, missed)
-    assert findings.exact(FLOOR) == (findings is EXACT)
+    assert findings.is_exact(FLOOR) == (findings is EXACT)
 
 
 def test_a_trial_scores_both():
     trial = judge_with_both_rules(Scene("small", 16, dead=2, tired=1, far=1, cut=1).draw_cluster(seed=3))
-    assert ours(trial).exact(trial.cluster)
-    assert innocents([ours(trial)], [trial]) == 0
-    assert theirs(trial).count_missed(trial.cluster) >= 1, "it does not look for links"
+    assert our_findings(trial).is_exact(trial.cluster)
+    assert count_innocents([our_findings(trial)], [trial]) == 0
+    assert their_findings(trial).count_missed(trial.cluster) >= 1, "it does not look for links"
     assert trial.suspects >= {f"n{number}" for number in trial.cluster.dead}

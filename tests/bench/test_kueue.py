@@ -144,7 +144,7 @@ def test_every_host_carries_its_spine_and_leaf_and_the_label_of_the_flavor():
     ],
 )
 def test_patches_by_which_the_benchmark_ends_pods_are_counted_out(events, pods):
-    assert kueue_objects.pods_gone(events) == pods
+    assert kueue_objects.count_departed_pods(events) == pods
 
 
 @pytest.mark.parametrize(

@@ -130,7 +130,10 @@ def test_a_peer_that_is_not_there_is_named_with_the_reason(tmp_path, made, missi
 
 def test_each_side_reads_the_text_and_writes_behind_the_prefix(tmp_path):
     touch(tmp_path, [TOOL, OLD_TOOL, PYTHON, DATATROVE_PYTHON])
-    every = [*sides.peers({"TURNOUT_PEERS": str(tmp_path)}, tmp_path), sides.ours("auto", tmp_path / "tokenizer.json")]
+    every = [
+        *sides.peers({"TURNOUT_PEERS": str(tmp_path)}, tmp_path),
+        sides.our_side("auto", tmp_path / "tokenizer.json"),
+    ]
     for side in every:
         assert isinstance(side, Preprocessor)
         words = " ".join(side.command([tmp_path / "a.jsonl"], tmp_path / "out"))
@@ -171,12 +174,12 @@ FINDINGS = PreprocessFindings(
     ],
 )
 def test_ratios_to_a_side(side, ours, ratio):
-    assert FINDINGS.over(side, ours) == pytest.approx(ratio, nan_ok=True)
+    assert FINDINGS.ratio_to(side, ours) == pytest.approx(ratio, nan_ok=True)
 
 
 def test_targets_are_met_or_not_and_what_was_not_measured_is_not():
     found = {target.name: target for target in targets(FINDINGS, full=True)}
-    met = {name: target.met for name, target in found.items()}
+    met = {name: target.is_met for name, target in found.items()}
     assert met == {
         "rate, --engine gigatoken, beside gigatoken's own file path": False,
         "rate, --engine auto, beside gigatoken's own file path": False,
@@ -206,7 +209,7 @@ def test_tables_have_a_row_for_each_side_that_ran():
 
 def test_a_run_without_findings_shows_an_empty_table_and_meets_nothing():
     assert [table.rows for table in tables(PreprocessFindings())] == [[]]
-    assert not any(target.met for target in targets(PreprocessFindings(), full=False))
+    assert not any(target.is_met for target in targets(PreprocessFindings(), full=False))
 
 
 def test_a_command_is_measured_with_the_memory_of_its_children(tmp_path):

@@ -156,7 +156,7 @@ def test_what_ours_is_held_to(mine, met):
         OURS[0]: dict.fromkeys(RecoveryEvent, mine),
         "torchrun": dict.fromkeys(RecoveryEvent, trials(9, repeated_steps=9)),
     }
-    assert [target.met for target in outcome(story).targets] == met
+    assert [target.is_met for target in outcome(story).targets] == met
 
 
 def test_why_a_job_never_came_to_an_act_is_told():
@@ -228,8 +228,8 @@ def test_medians_are_those_of_the_jobs_that_survived():
 def test_restarts_are_held_against_torchrun_at_its_best():
     names = {"turnout-run": 0.1, "torchrun at its best": 1.7}
     found = restarts.outcome({name: [KillResult({"stepped": took_s}, 1)] for name, took_s in names.items()})
-    assert all(target.met for target in found.targets)
-    assert not any(target.met for target in restarts.outcome({}).targets)
+    assert all(target.is_met for target in found.targets)
+    assert not any(target.is_met for target in restarts.outcome({}).targets)
 
 
 def test_a_job_that_never_starts_is_lost(tmp_path):

@@ -5,7 +5,7 @@ import statistics
 import pytest
 
 from hack.bench.tenants import words_story
-from hack.bench.tenants.attacks import ATTACKS, no_attack, plain
+from hack.bench.tenants.attacks import ATTACKS, no_attack, without_annotations
 from hack.bench.tenants.lending_attacks import ATTACKS as ON_JOBS
 from hack.bench.tenants.lending_attacks import NONE
 from hack.bench.tenants.lending_story import LendingStory
@@ -26,7 +26,7 @@ def test_gangs_wait_and_wait_longer_beside_a_priority_of_an_admin():
 
 def test_what_is_held_beside_an_attack_has_its_pods_and_no_words():
     attack = named(ATTACKS, "a total of a million, of GPUs").attack
-    said, silent = list(attack(0, True)), list(plain(attack)(0, True))
+    said, silent = list(attack(0, True)), list(without_annotations(attack)(0, True))
     assert [each["spec"] for each in said] == [each["spec"] for each in silent]
     assert [each["metadata"]["annotations"] for each in silent] == [{}, {}]
 

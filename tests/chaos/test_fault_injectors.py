@@ -45,3 +45,18 @@ async def test_faults_that_have_ended_are_awaited_once():
     await injectors.do(RESTART)
     await injectors.settle()
     assert (lasted, injectors.pending) == ([1.0], set())
+
+
+@pytest.mark.asyncio
+async def test_without_a_coordinator_no_pod_is_killed():
+    killed = []
+
+    async def coordinator():
+        return ""
+
+    async def kill_pod(name):
+        killed.append(name)  # the path of the pod "" is that of all pods
+
+    stage = SimpleNamespace(coordinator=coordinator, kill_pod=kill_pod, round=1, note=lambda record: None)
+    record = await FaultInjectors(stage).do(FaultEvent(Fault.COORDINATOR, aim=0.0, after_s=0.0, lasts_s=1.0))
+    assert (record.who, killed) == ("", [])

@@ -9,7 +9,7 @@ from hack.chaos.fault_schedule import Fault
 from hack.chaos.history import Record
 from hack.chaos.invariants import Invariant, Violation
 from hack.chaos.scenarios.registry import SCENARIOS
-from hack.chaos.strike_table import Check, Row, Strike, code, never_struck, rows, table
+from hack.chaos.strike_table import Check, Row, Strike, code, kinds_without_strike, rows, table
 
 HELD, BROKEN = Check("nobody is lost"), Check("nobody is lost", ("2 of 3 are gone",))
 CUT = Kind.PARTITION
@@ -40,7 +40,7 @@ CUT = Kind.PARTITION
     ],
 )
 def test_a_kind_that_was_asked_for_strikes_and_its_invariants_hold(asked, strikes, missing, ends_with):
-    assert (never_struck(asked, strikes), code(asked, strikes)) == (missing, ends_with)
+    assert (kinds_without_strike(asked, strikes), code(asked, strikes)) == (missing, ends_with)
 
 
 def test_a_row_sums_the_seeds_of_an_invariant():
@@ -80,7 +80,7 @@ def test_a_fault_of_the_job_that_hit_nobody_has_not_struck():
     assert {check.invariant: check.violations for check in found[0].checks} == {
         law.value: ("round 1 and 2",) if law is Invariant.NO_OVERLAP else () for law in Invariant
     }
-    assert job_strikes.never_hit([Fault.POD, Fault.FULL], records) == (Fault.FULL,)
+    assert job_strikes.faults_without_hit([Fault.POD, Fault.FULL], records) == (Fault.FULL,)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from hack.codegen.placement_picture import PICTURE, PlacedTwice, draw_svg, most_different
+from hack.codegen.placement_picture import PICTURE, PlacementPair, draw_svg, most_different
 from turnout.cli.demo.scenario import DemoGang, scene
 from turnout.cli.demo.screen import Score
 
@@ -15,7 +15,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 def placed(letter, ours, theirs, gpus=8, leaves=1):
     nodes = {0: "gpu-01", 1: "gpu-02"}
-    return PlacedTwice(DemoGang(letter, 2, gpus), nodes, nodes, Score(leaves, ours), Score(5, theirs))
+    return PlacementPair(DemoGang(letter, 2, gpus), nodes, nodes, Score(leaves, ours), Score(5, theirs))
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from io import BytesIO
 
@@ -102,6 +103,49 @@ def test_garbage_is_no_archive(form):
     taken, fault = read(form, b"no archive at all, whatever its name says" * 30)
     assert taken == []
     assert fault in (FaultReason.BAD_ARCHIVE, FaultReason.TRUNCATED_ARCHIVE)
+
+
+def test_a_zip_with_damaged_lzma_data_is_reported():
+    buffer = BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_LZMA) as archive:
+        archive.writestr("a.txt", os.urandom(100))
+    content = bytearray(buffer.getvalue())
+    start = content.index(b"a.txt") + len(b"a.txt") + 9  # after the properties of LZMA
+    content[start : start + 40] = b"\xff" * 40
+    assert read(InputFormat.ZIP_TEXT, bytes(content)) == ([], FaultReason.BAD_ARCHIVE)
+
+
+def test_a_zip_with_damaged_bzip2_data_is_reported():
+    buffer = BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_BZIP2) as archive:
+        archive.writestr("a.txt", os.urandom(100))
+    content = bytearray(buffer.getvalue())
+    start = content.index(b"a.txt") + len(b"a.txt") + 12
+    content[start : start + 20] = b"\xff" * 20
+    assert read(InputFormat.ZIP_TEXT, bytes(content)) == ([], FaultReason.BAD_ARCHIVE)
+
+
+class UnreadableFile(BytesIO):
+    """A file of which the first `unreadable_bytes` bytes cannot be read."""
+
+    def __init__(self, content: bytes, unreadable_bytes: int) -> None:
+        super().__init__(content)
+        self.unreadable_bytes = unreadable_bytes
+
+    def read(self, size: int | None = -1) -> bytes:
+        if self.tell() < self.unreadable_bytes:
+            raise OSError("the storage does not answer")
+        return super().read(size)
+
+
+def test_a_storage_that_fails_within_bzip2_data_is_no_damaged_archive():
+    buffer = BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_BZIP2) as archive:
+        archive.writestr("a.txt", os.urandom(100))
+    content = buffer.getvalue()
+    file = UnreadableFile(content, content.index(b"PK\x01\x02"))
+    with pytest.raises(OSError, match="does not answer"):
+        list(blocks(file, InputFormat.ZIP_TEXT, len(content), LIMITS))
 
 
 BOMB = b"\0" * (FREE_EXPANSION_BYTES + (1 << 20))

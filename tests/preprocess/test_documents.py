@@ -39,6 +39,18 @@ def read(raw: bytes, *keys: str, limit: int = 1000):
         pytest.param(b'{"text":"a"\n{"text":"b"}\n', ["b"], [(1, FaultReason.BAD_JSON)], id="a broken line"),
         pytest.param(b'{"text":"a"} {}\n{"text":"b"}\n', ["b"], [(1, FaultReason.BAD_JSON)], id="two values in a line"),
         pytest.param(
+            b'{"text":"a"} {"text":"b"}\n{"text":"c"}\n',
+            ["c"],
+            [(1, FaultReason.BAD_JSON)],
+            id="two documents in a line",
+        ),
+        pytest.param(
+            b'{"text":\n"a"}\n{"text":"b"}\n',
+            ["b"],
+            [(1, FaultReason.BAD_JSON), (2, FaultReason.BAD_JSON)],
+            id="a document on two lines",
+        ),
+        pytest.param(
             b'{"text":"a"}\n{"txt":1}\n', ["a"], [(2, FaultReason.MISSING_KEY)], id="a record without the key"
         ),
         pytest.param(

@@ -253,6 +253,20 @@ def test_a_task_that_spark_gives_up_is_reported_with_its_cause(folder, message, 
         on_spark(options(folder, "good.jsonl"), GivesUp())
 
 
+def test_a_job_that_spark_ends_without_a_task_names_no_inputs(folder):
+    class Stops(Context):
+        def run(self, number, task):
+            error = RuntimeError(
+                "…\n: org.apache.spark.SparkException: Job 0 cancelled because SparkContext was shut down"
+            )
+            error.java_exception = object()
+            raise error
+
+    expected = "Spark ended the job: Job 0 cancelled because SparkContext was shut down"
+    with pytest.raises(LostWorker, match=f"^{re.escape(expected)}"):
+        on_spark(options(folder, "good.jsonl"), Stops())
+
+
 def record(index, documents=1):
     return ShardRecord(index, (), documents, documents, 10, (documents,), (KeyTotals(documents, 5, "0" * 32),), {}, ())
 

@@ -143,12 +143,12 @@ def test_the_chart_is_packed_with_all_that_git_knows(tmp_path, capsys):
 
 
 def test_chart_and_packages_have_one_version():
-    about = chart.about()
+    about = chart.read_chart_yaml()
     assert (about["version"], about["appVersion"]) == (VERSION, VERSION)
 
 
 def test_artifact_hub_is_told_of_the_images_and_definitions_that_there_are():
-    notes = chart.about()["annotations"]
+    notes = chart.read_chart_yaml()["annotations"]
     images = {each["image"] for each in yaml.safe_load(notes["artifacthub.io/images"])}
     assert images == {f"{name}:{VERSION}" for name in CONTROLLERS}
     told = {(each["name"], each["kind"], each["version"]) for each in yaml.safe_load(notes["artifacthub.io/crds"])}

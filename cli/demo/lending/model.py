@@ -61,7 +61,7 @@ class MomentKind(Enum):
     LEAVES = "leaves"  # the owner deletes a job
     MOVES = "moves"  # a pod got a node, runs, or was deleted
     DECIDES = "decides"  # the autoscaler logged a decision
-    RUNS = "runs"  # a job has all workers of its minimum
+    RUNS = "runs"  # a job runs with the number of workers that the story waited for
     COOLDOWN_OVER = "cooldown_over"  # the time in which the autoscaler must not resize the job has passed
 
 
@@ -246,7 +246,7 @@ def wait_text(wait: JobWait) -> str:
 
 def sentence(story: Story, sums: LendingSums) -> str:
     """Return the outcome of the story in one sentence: who borrowed, how many GPU-seconds, and how long each job waited
-    for what it had lent.
+    for GPUs that were lent.
 
     Says "Nothing was lent." if no job ever had more workers than its minimum.
     """
@@ -367,7 +367,7 @@ def _check_left_alone(story: Story, letter: str) -> Iterator[str]:
 
 
 def _check_bounds(story: Story) -> Iterator[str]:
-    """Yield a fault for each job that had more workers than its max, or fewer than its min once it ran."""
+    """Yield the first fault, if any: a job had more workers than its max, or fewer than its min once it ran."""
     ran: set[str] = set()
     for moment in story.moments:
         if moment.kind is MomentKind.LEAVES:

@@ -26,7 +26,7 @@ JOBS, PODS, NODES, QUOTAS = "/apis/batch/v1/jobs", "/api/v1/pods", "/api/v1/node
 
 @dataclass(slots=True)
 class Cluster:
-    """Objects by collection and uid, as of now."""
+    """The present objects, by collection and uid. version: the newest resource version."""
 
     objects: dict[str, dict[str, Raw]] = field(
         default_factory=lambda: {each: {} for each in (JOBS, PODS, NODES, QUOTAS)}
@@ -43,7 +43,7 @@ class Cluster:
         return raw
 
 
-def built(jobs: int, nodes: int, rng: random.Random, waiters: int = 0) -> Cluster:
+def build(jobs: int, nodes: int, rng: random.Random, waiters: int = 0) -> Cluster:
     """Return a cluster whose nodes are filled with jobs.
 
     The jobs have up to MAX_WORKERS workers of 1, 2, 4 or 8 GPUs; a job for which there is no room is left out. waiters:
@@ -86,14 +86,14 @@ def fill_jobs(jobs: int, nodes: int, rng: random.Random) -> list[tuple[int, int,
 
 
 class _Room:
-    """Gives out nodes: the first one that holds a worker."""
+    """Gives out the GPUs of `nodes` nodes, which are all free at first."""
 
     def __init__(self, nodes: int) -> None:
         self._by_free: dict[int, deque[int]] = {free: deque() for free in range(PER_NODE + 1)}
         self._by_free[PER_NODE].extend(range(nodes))
 
     def take(self, gpus: int) -> int | None:
-        """Take `gpus` GPUs of the fullest node that has so many free. Return its number; None if no node has."""
+        """Take `gpus` GPUs of the fullest node with enough free GPUs. Return its number; None if there is none."""
         for free in range(gpus, PER_NODE + 1):
             if self._by_free[free]:
                 number = self._by_free[free].popleft()
@@ -197,9 +197,9 @@ def changes(cluster: Cluster, rng: random.Random) -> Iterator[Change]:
 
 
 def _replace_pod(cluster: Cluster, pods: list[str], rng: random.Random, generation: int) -> Iterator[Change]:
-    """Yield the changes that replace a failed pod: it is deleted, created with the same index, and bound.
+    """Yield the changes that replace a random pod: it is deleted, created with the same index, and bound.
 
-    pods: uids of all pods; the replaced one is changed in place. generation: part of the new pod's name.
+    pods: uids of all pods, in which the new pod's replaces the old one's. generation: part of the new pod's name.
     """
     index = rng.randrange(len(pods))
     removed = cluster.objects[PODS].pop(pods[index])

@@ -35,7 +35,7 @@ NODES, PER_NODE, JOBS, QUEUES, RUNS = 12_500, 8, 10_000, 50, 40
 WAITERS = 3
 NOW_S = 1_000_000.0
 MS = {"p50": ".1f", "p99": ".1f"}
-FED = {"observation_s": "what was seen", "decision_s": "the decision", "look_s": "a look as a whole"}
+FED_TIMES = {"observation_s": "what was seen", "decision_s": "the decision", "look_s": "a look as a whole"}
 SCENES = ("at rest", "a hundred wait", "a tenth is free")
 
 
@@ -72,12 +72,12 @@ def _time_changes(jobs: int, nodes: int, changes: int) -> Outcome:
     wait. Return its times and memory as an outcome.
     """
     rng = random.Random(1)
-    full = cluster.built(jobs, nodes, rng, WAITERS)
+    full = cluster.build(jobs, nodes, rng, WAITERS)
     with tempfile.TemporaryDirectory() as folder:
-        feeder.write(Path(folder), full, islice(cluster.changes(full, rng), changes))
+        feeder.write_input(Path(folder), full, islice(cluster.changes(full, rng), changes))
         measured = feeder.run_fed_autoscaler(Path(folder))
     rate = measured["changes"] / measured["took_s"]
-    rows = [(word, *_ms(measured[name]), len(measured[name])) for name, word in FED.items()]
+    rows = [(word, *_ms(measured[name]), len(measured[name])) for name, word in FED_TIMES.items()]
     more = {
         "changes a second": rate,
         **{f"fed {name}": measured[name] for name in ("start_s", "mib", "peak_mib", "pods")},
@@ -99,7 +99,7 @@ def _time_changes(jobs: int, nodes: int, changes: int) -> Outcome:
 
 
 def _time_decisions(scene: str, runs: int) -> Iterator[tuple[float, int]]:
-    """Yield (seconds, number of changed jobs) of each of `runs` decisions. Every fourth one has a new cluster.
+    """Yield (seconds, number of changed jobs) of each of `runs` decisions. Every fourth decision gets a new cluster.
 
     scene: one of SCENES.
     """
@@ -109,15 +109,15 @@ def _time_decisions(scene: str, runs: int) -> Iterator[tuple[float, int]]:
             observed = _cluster(scene, random.Random(number))
             decide(observed, policy, NOW_S)  # not timed: the later decisions repeat what this one ordered
             freeze_objects()
-        observed = replace(observed, room=_as_seen_anew(observed.room))
+        observed = replace(observed, room=_without_cached_counts(observed.room))
         began = time.perf_counter()
         steps = decide(observed, policy, NOW_S)
         yield time.perf_counter() - began, sum(step.changes for step in steps)
         assert len(steps) == len(observed.jobs)
 
 
-def _as_seen_anew(room: Capacity) -> Capacity:
-    """Copy the capacity without its cached counts, as at each look."""
+def _without_cached_counts(room: Capacity) -> Capacity:
+    """Return the capacity without its cached counts, as at each look."""
     return Capacity(room.names, room.free, room.pod_requests, room.admitting_nodes, room.switches)
 
 
@@ -153,7 +153,7 @@ def _filler(free: np.ndarray, takes: dict[PodShape, np.ndarray]) -> Callable[[Po
     at = dict.fromkeys(takes, 0)
 
     def next_free(shape: PodShape) -> int | None:
-        """Return the first node with room for a pod of this shape, and take the room; None if there is none."""
+        """Return the row of the next node with room for a pod of this shape, and take the room; None without any."""
         while at[shape] < len(free):
             row = at[shape]
             if (free[row] >= takes[shape]).all():

@@ -42,7 +42,7 @@ BURST = 64  # lines that come at once
 PER_S = 2000.0  # changes that are offered
 
 
-def write(folder: Path, cluster: Cluster, changes: Iterable[Change]) -> None:
+def write_input(folder: Path, cluster: Cluster, changes: Iterable[Change]) -> None:
     """Write what the autoscaler reads into a folder: the lists of the cluster, then the changes that follow them."""
     encode = msgspec.json.encode
     for path, objects in cluster.objects.items():
@@ -89,7 +89,7 @@ class FolderSource:
                 yield line
 
     async def watch(self, path: str, params: Mapping[str, Any]) -> AsyncIterator[bytes]:
-        """Yield each change of a collection as a JSON line when `play` sends it, without end.
+        """Yield each change of a collection as JSON without a collection name when `play` sends it, without end.
 
         path: of the collection. params: ignored.
         """
@@ -101,7 +101,8 @@ class FolderSource:
     async def play(self, per_s: float) -> int:
         """Send all changes to the watches, at most `per_s` a second; return their number.
 
-        Each burst waits until the autoscaler has read the last one.
+        Each burst waits until the autoscaler has read the burst before it. Raises KeyError for a collection that the
+        autoscaler does not watch.
         """
         sent, began_s = 0, time.perf_counter()
         with (self._folder / "changes").open("rb") as changes:

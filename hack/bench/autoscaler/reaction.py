@@ -43,7 +43,8 @@ SMALLEST = ClusterSize(jobs=12, workers=3, gpus=2, others=4), ReactionPlan(singl
 class ReactionResults:
     """The measurements of the autoscaler on one cluster."""
 
-    # Seconds by what was timed: "floor", "trivial", each form of gang, and "FORM, bursts".
+    # Seconds by what was timed: "floor" (a new pod is seen), "trivial" (a watcher that patches a job at once), each
+    # form of gang, and "FORM, bursts".
     times_s: dict[str, list[float]]
     start_s: float  # from the autoscaler's start until it has listed everything and leads
     decide_s: float  # mean time of a decision
@@ -55,21 +56,21 @@ class ReactionResults:
 def measure(scale: Scale) -> Outcome:
     """Measure the autoscaler's reaction times. Return the tables and targets.
 
-    With Scale.FULL and QUICK there are 1,000 jobs; with FULL also 10,000 jobs and 100,000 GPUs. The third scale is for
-    tests.
+    With Scale.FULL and QUICK there are 1,000 jobs. FULL measures a second cluster, of 10,000 jobs and 100,000 GPUs. The
+    third scale is for tests.
     """
     size, plan = scale.pick((SIZE, FULL), (SIZE, QUICK), SMALLEST)
-    found = asyncio.run(one_plane(size, plan))
+    found = asyncio.run(measure_on_new_plane(size, plan))
     outcomes = [_outcome(found, size, list(_targets(found, f"{SIZE.jobs:,} jobs")))]
     if scale is Scale.FULL:
-        large = asyncio.run(one_plane(LARGE, LARGE_PLAN))
+        large = asyncio.run(measure_on_new_plane(LARGE, LARGE_PLAN))
         name = f"peak MiB of the autoscaler, {LARGE.jobs:,} jobs and {LARGE.nodes * 8:,} GPUs"
         outcomes.append(_outcome(large, LARGE, [Target(name, large.peak_mib, "<=", 400)]))
     return combine("reaction", *outcomes)
 
 
-async def one_plane(size: ClusterSize, plan: ReactionPlan) -> ReactionResults:
-    """Run the measurement on a new control plane, which is stopped afterwards. Return the times."""
+async def measure_on_new_plane(size: ClusterSize, plan: ReactionPlan) -> ReactionResults:
+    """Run `measure_reactions` on a new control plane, which is stopped afterwards."""
     plane = await asyncio.to_thread(ControlPlane().start)
     try:
         return await measure_reactions(plane, size, plan, random.Random(1))
@@ -82,10 +83,13 @@ async def measure_reactions(
 ) -> ReactionResults:
     """Create the cluster on an empty control plane, start the autoscaler, and measure how soon jobs shrink for gangs.
 
-    Return the times. plan: how many gangs come. rng: chooses pauses.
+    plan: how many gangs come. rng: chooses pauses. Raises TimeoutError if a reaction does not come.
     """
     async with open_testbed(plane, size, rng) as testbed:
-        times = {"floor": await testbed.floor(plan.baselines), "trivial": await testbed.trivial(plan.baselines)}
+        times = {
+            "floor": await testbed.time_new_pods(plan.baselines),
+            "trivial": await testbed.time_plain_patches(plan.baselines),
+        }
         start_s = await testbed.start_autoscaler()
         for form in FORMS:
             await testbed.react(form)  # the first ones warm it up
@@ -139,8 +143,9 @@ def _outcome(found: ReactionResults, size: ClusterSize, targets: Sequence[Target
 
 
 def _targets(found: ReactionResults, where: str) -> Iterator[Target]:
-    """Yield the targets that docs/autoscaler.md promises, for single gangs and for bursts. where: prefix of their
-    names.
+    """Yield the targets for pods of gangs and for PodGroups, single gangs and bursts together.
+
+    where: the size of the cluster, a part of the targets' names.
     """
     groups = ("Pending", "Inqueue")
     of = found.times_s

@@ -50,7 +50,7 @@ def jobs(size: ClusterSize) -> list[Raw]:
 
 
 def pods(size: ClusterSize, objects: list[Raw]) -> Iterator[Raw]:
-    """Yield every pod, bound to its node. objects: the jobs as the API server returned them."""
+    """Yield every pod, bound to its node. objects: the jobs as the API server returned them. size.gpus divides 8."""
     places = (_node(at) for at in range(size.nodes) for _ in range(PER_NODE // size.gpus))
     for job, index in ((job, index) for job in objects for index in range(size.workers)):
         meta, template = job["metadata"], job["spec"]["template"]
@@ -78,9 +78,7 @@ def gang(name: str, size: ClusterSize) -> list[Raw]:
 
 
 def group(name: str, size: ClusterSize, phase: str) -> Raw:
-    """Return a PodGroup of Volcano in this phase, for a gang of `size.gang_pods` pods, with an owner that would create
-    them.
-    """
+    """Return a PodGroup of Volcano in this phase, for a gang of `size.gang_pods` pods, with an owner."""
     asks = {GPU: str(size.gpus * size.gang_pods)}
     owner = {"apiVersion": "example.com/v1", "kind": "Training", "name": name, "uid": f"uid-of-{name}"}
     return {
@@ -93,7 +91,10 @@ def group(name: str, size: ClusterSize, phase: str) -> Raw:
 
 
 def members(name: str, size: ClusterSize, places: list[str]) -> list[Raw]:
-    """Return the pods of the PodGroup `name`, one for each of `places`: its node, "" for a pending pod."""
+    """Return the pods of the PodGroup `name`, one for each of `places`.
+
+    places: the node of each pod, "" for a pending pod.
+    """
     notes = {labels.VOLCANO_GROUP: name}
     return [_pod(f"{name}-{rank}", size.gpus, place, annotations=notes) for rank, place in enumerate(places)]
 

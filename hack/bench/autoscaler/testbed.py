@@ -55,17 +55,17 @@ _event = msgspec.json.Decoder(_Event)
 class WatchRecord:
     """What the watches have shown, and when."""
 
-    first_s: dict[str, float] = field(default_factory=dict)  # by pod and PodGroup: when it was first seen, monotonic
-    shrunk: asyncio.Queue[tuple[str, int, float]] = field(default_factory=asyncio.Queue)  # (job, new size, time)
+    first_s: dict[str, float] = field(default_factory=dict)  # by name of pod or PodGroup: first seen at, monotonic
+    shrinks: asyncio.Queue[tuple[str, int, float]] = field(default_factory=asyncio.Queue)  # (job, new size, time)
     sizes: dict[str, int] = field(default_factory=dict)  # by job: its size that was seen last
-    anchored: asyncio.Queue[float] = field(default_factory=asyncio.Queue)  # when the annotation MARKER was changed
+    marker_times_s: asyncio.Queue[float] = field(default_factory=asyncio.Queue)  # when the annotation MARKER changed
     on_pod: Callable[[str], None] = lambda _: None  # called with the name of each new pod and PodGroup
     marker: str = ""  # value of MARKER that was seen last
 
     def note(self, event: _Event, now_s: float) -> None:
-        """Record an event of the watch of pods or PodGroups: an object that was not seen before.
+        """Record when a pod or PodGroup was first seen, and call `on_pod` then. Later events change nothing.
 
-        now_s: when it arrived. A new object is also passed to `on_pod`.
+        now_s: when the event arrived.
         """
         name = event.object.metadata.name
         if event.type == "ADDED" and name not in self.first_s:
@@ -73,19 +73,22 @@ class WatchRecord:
             self.on_pod(name)
 
     def note_job(self, event: _Event, now_s: float) -> None:
-        """Record an event of the watch of jobs: a smaller size, or another value of the annotation MARKER."""
+        """Record a smaller size of a job, or another value of its annotation MARKER. now_s: when the event arrived."""
         name, size = event.object.metadata.name, event.object.spec.parallelism
         if size < self.sizes.get(name, size):
-            self.shrunk.put_nowait((name, size, now_s))
+            self.shrinks.put_nowait((name, size, now_s))
         self.sizes[name] = size
         marker = event.object.metadata.annotations.get(MARKER, "")
         if marker != self.marker:
             self.marker = marker
-            self.anchored.put_nowait(now_s)
+            self.marker_times_s.put_nowait(now_s)
 
 
 class Testbed:
-    """One cluster of one size. `open` it, then `start_autoscaler`, then `react` as often as there are jobs left."""
+    """One cluster of one size, from `open_testbed`.
+
+    Call `start_autoscaler` once, then `react`; each gang takes the lent workers of one job.
+    """
 
     def __init__(
         self, plane: ControlPlane, size: ClusterSize, api: Api, watch_record: WatchRecord, rng: random.Random
@@ -97,7 +100,10 @@ class Testbed:
     # The autoscaler.
 
     async def start_autoscaler(self) -> float:
-        """Start the autoscaler and wait until it leads. Return how many seconds that took."""
+        """Start the autoscaler and wait until it has decided. Return how many seconds that took.
+
+        Raises TimeoutError after GIVE_UP_S.
+        """
         began_s = time.monotonic()
         (self._port,) = free_ports(1)
         argv = [sys.executable, "-m", "turnout.autoscaler", "--kubeconfig", str(self._plane.kubeconfig), "--act"]
@@ -125,9 +131,9 @@ class Testbed:
 
     # What is timed, in seconds.
 
-    async def floor(self, times: int) -> list[float]:
+    async def time_new_pods(self, times: int) -> list[float]:
         """Create a pod `times` times. Return, for each, the seconds until a watch shows it: the lower bound of a
-        reaction.
+        reaction. Raises TimeoutError after GIVE_UP_S.
         """
         took = []
         for at in range(times):
@@ -138,10 +144,11 @@ class Testbed:
             await self._api.delete(f"{PODS}/{pod['metadata']['name']}?gracePeriodSeconds=0")
         return took
 
-    async def trivial(self, times: int) -> list[float]:
+    async def time_plain_patches(self, times: int) -> list[float]:
         """Create a pod `times` times; return, for each, the seconds from its first event until a job was patched.
 
-        The patch comes from a watcher that decides nothing: what a reaction costs without the autoscaler's work.
+        A watcher that decides nothing patches: these are the costs of a reaction without the autoscaler's work. Raises
+        TimeoutError after GIVE_UP_S.
         """
         took, tasks = [], set[asyncio.Task[Any]]()
 
@@ -155,7 +162,7 @@ class Testbed:
             name = pod["metadata"]["name"]
             await self._api.create(pod)
             async with asyncio.timeout(GIVE_UP_S):
-                ended_s = await self.watch_record.anchored.get()
+                ended_s = await self.watch_record.marker_times_s.get()
             took.append(ended_s - await self._first_s(name))
             await self._api.delete(f"{PODS}/{name}?gracePeriodSeconds=0")
         self.watch_record.on_pod = lambda _: None
@@ -166,7 +173,8 @@ class Testbed:
         """Create gangs at the same time. Return, for each, the seconds from its first event until a job shrank for it.
 
         Afterwards the jobs give up their workers and the gangs run. form: "pods", or the phase of a PodGroup. together:
-        number of gangs. The first event is paired with the earliest shrink. Raises TimeoutError after GIVE_UP_S.
+        number of gangs. The first events, in order of time, are paired with the shrinks in order of time. Raises
+        TimeoutError after GIVE_UP_S.
         """
         await asyncio.sleep(self._rng.uniform(0.02, 0.25))
         names = [f"gang-{self._number + at:05d}" for at in range(together)]
@@ -178,7 +186,7 @@ class Testbed:
             firsts, objects = names, [scene.group(name, self._size, form) for name in names]
         creation = asyncio.create_task(self._api.create_all(objects))
         async with asyncio.timeout(GIVE_UP_S):
-            shrunk = [await self.watch_record.shrunk.get() for _ in names]
+            shrunk = [await self.watch_record.shrinks.get() for _ in names]
             began_s = sorted([await self._first_s(name) for name in firsts])
         await creation
         for name, (job, size, _) in zip(names, shrunk, strict=True):
@@ -204,7 +212,7 @@ class Testbed:
         await self._api.patch(f"{GROUPS}/{gang}", {"status": {"phase": "Running"}})
 
     async def _first_s(self, name: str) -> float:
-        """Return when a watch first reported the object `name`, in monotonic seconds, and wait for that if necessary.
+        """Return when a watch first reported the object `name`, in monotonic seconds; wait for the report if necessary.
 
         Raises TimeoutError after GIVE_UP_S.
         """

@@ -42,7 +42,7 @@ GANG = "needs"
 TARGETS_S = {SMALLEST.jobs: 0.5, QUICK.jobs: 0.5, SIZE.jobs: 1.0}  # of CPU
 HELP_S, HELPS = 0.15, 3
 ASKED = {"a job that runs": "Job/default/job-00007", "a gang that waits": f"Pod/default/{GANG}"}
-Timed = dict[str, list[float]]
+Times = dict[str, list[float]]
 
 
 def measure(scale: Scale) -> Outcome:
@@ -56,12 +56,12 @@ def measure(scale: Scale) -> Outcome:
         plane.stop()
 
 
-async def help_cpu_s(compiled: str) -> Timed:
+async def help_cpu_s(compiled: str) -> Times:
     """Return the CPU seconds of each command's --help, HELPS times, after one run that does not count.
 
     compiled: folder of the bytecode cache.
     """
-    cpu_s: Timed = {}
+    cpu_s: Times = {}
     for command in sorted(COMMANDS):
         for turn in range(HELPS + 1):
             before_s = _cpu_s()
@@ -71,7 +71,7 @@ async def help_cpu_s(compiled: str) -> Timed:
     return cpu_s
 
 
-async def time_questions(plane: ControlPlane, size: ClusterSize, compiled: str) -> Timed:
+async def time_questions(plane: ControlPlane, size: ClusterSize, compiled: str) -> Times:
     """Fill a cluster and time each question TIMES times, in turn, after one run of each that does not count.
 
     Return the wall seconds of each question, and the CPU seconds of each `why` under "CPU of " and its name. compiled:
@@ -82,9 +82,9 @@ async def time_questions(plane: ControlPlane, size: ClusterSize, compiled: str) 
     kubeconfig = str(plane.kubeconfig)
     async with await Client.open(kubeconfig, minimal=True) as client:
         works: dict[str, Callable[[], Awaitable[float]]] = {
-            "lists, at once": lambda: _lists(client, together=True),
-            "lists, one by one": lambda: _lists(client, together=False),
-            "look and decide, in a process that runs": lambda: _look(client, ASKED["a gang that waits"]),
+            "lists, at once": lambda: _time_lists(client, together=True),
+            "lists, one by one": lambda: _time_lists(client, together=False),
+            "look and decide, in a process that runs": lambda: _time_explanation(client, ASKED["a gang that waits"]),
             "python starts": lambda: _time_process(compiled, "-c", "pass"),
             "turnout --version": lambda: _time_process(compiled, "-m", "turnout.cli", "--version"),
             **{
@@ -94,7 +94,7 @@ async def time_questions(plane: ControlPlane, size: ClusterSize, compiled: str) 
                 for what, job in ASKED.items()
             },
         }
-        times_s: Timed = {name: [] for name in works}
+        times_s: Times = {name: [] for name in works}
         for turn in range(TIMES + 1):
             for name, work in works.items():
                 before_s = _cpu_s()
@@ -120,7 +120,7 @@ async def _fill(api: Api, size: ClusterSize) -> None:
     await api.create_all(scene.gang(GANG, size))
 
 
-def paths() -> list[str]:
+def list_paths() -> list[str]:
     """Return the API paths that `why` lists."""
     settings = Settings()
     maps = settings.configmaps()
@@ -132,27 +132,27 @@ class _Nobody:
     """Stands for an API server that is never asked."""
 
 
-async def _lists(client: Client, *, together: bool) -> float:
-    """List all of `paths()`, and return the seconds. together: all lists at once, otherwise one after another."""
+async def _time_lists(client: Client, *, together: bool) -> float:
+    """Fetch the lists of all `list_paths()`, and return the seconds. together: all at once, else one after another."""
 
-    async def one(path: str) -> None:
+    async def fetch(path: str) -> None:
         with suppress(NotFound):
             async for _ in client.pages(path):
                 pass
 
     began_s = time.perf_counter()
     if together:
-        await asyncio.gather(*(one(path) for path in paths()))
+        await asyncio.gather(*(fetch(path) for path in list_paths()))
     else:
-        for path in paths():
-            await one(path)
+        for path in list_paths():
+            await fetch(path)
     return time.perf_counter() - began_s
 
 
-async def _look(client: Client, job: str) -> float:
+async def _time_explanation(client: Client, job: str) -> float:
     """Explain one job inside this process, and return the seconds. job: as kind/namespace/name.
 
-    Raises RuntimeError if the job does not wait.
+    Raises RuntimeError if no explanation is found, only a text.
     """
     began_s = time.perf_counter()
     settings = Settings()
@@ -160,15 +160,15 @@ async def _look(client: Client, job: str) -> float:
     kind, namespace, name = job.split("/")
     explanation = explanation_of(settings, view, JobKey(kind, namespace, name))
     if isinstance(explanation, str):
-        raise RuntimeError(f"{job} does not wait: {explanation}")
+        raise RuntimeError(f"{job} is not explained: {explanation}")
     return time.perf_counter() - began_s
 
 
 async def _time_process(compiled: str, *argv: str) -> float:
-    """Run Python with these arguments, and return the wall time in seconds. Raises RuntimeError if the process fails.
+    """Run Python with these arguments, and return the wall time in seconds.
 
-    With "json" among the arguments also if the printed explanation names no job. compiled: folder of the bytecode
-    cache, which the process may write.
+    compiled: folder of the bytecode cache, which the process may write. Raises RuntimeError if the process fails, or if
+    "json" is an argument and the printed explanation names no job.
     """
     environment = {**os.environ, "PYTHONPYCACHEPREFIX": compiled, "PYTHONDONTWRITEBYTECODE": ""}
     began_s = time.perf_counter()
@@ -184,19 +184,22 @@ async def _time_process(compiled: str, *argv: str) -> float:
     return took_s
 
 
-def _outcome(size: ClusterSize, times_s: Timed, helped: Timed) -> Outcome:
-    """Return the tables and targets. times_s: seconds by what was timed. helped: CPU seconds of --help by command."""
+def _outcome(size: ClusterSize, times_s: Times, help_s: Times) -> Outcome:
+    """Return the tables and targets.
+
+    times_s: seconds by what was timed. help_s: CPU seconds of --help, by command.
+    """
     columns = {"milliseconds": "", "median": ".0f", "p90": ".0f", "most": ".0f"}
     rows = [
         (name, *(1e3 * nearest_rank(times, share) for share in (0.5, 0.9, 1.0)))
         for name, times in {
             **times_s,
-            **{f"CPU of {command} --help": times for command, times in helped.items()},
+            **{f"CPU of {command} --help": times for command, times in help_s.items()},
         }.items()
     ]
-    medians = {name: nearest_rank(times, 0.5) for name, times in (times_s | helped).items()}
+    medians = {name: nearest_rank(times, 0.5) for name, times in (times_s | help_s).items()}
     worst_s = max(medians[f"CPU of why, of {what}"] for what in ASKED)
-    slowest = max(helped, key=lambda command: medians[command])
+    slowest = max(help_s, key=lambda command: medians[command])
     words = f"CPU of why at {size.jobs:,} jobs, median of the slower question, s"
     return Outcome(
         "why",

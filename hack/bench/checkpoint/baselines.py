@@ -102,7 +102,10 @@ class Dcp:
 
 
 class DcpAsync(Dcp):
-    """dcp.async_save, whose save returns once it has a copy. reused: one stager for all saves, else a new one each."""
+    """dcp.async_save, whose save returns once it has a copy.
+
+    reused: use one stager for all saves, else a new stager for each.
+    """
 
     def __init__(self, folder: Path, *, reused: bool) -> None:
         super().__init__(folder)
@@ -111,7 +114,10 @@ class DcpAsync(Dcp):
         self._future: Future[object] | None = None
 
     def prepare(self, state: dict[str, Any]) -> None:
-        """Create the stager. It allocates its memory at the first save, because torch has no call to do it earlier."""
+        """Remember the state, and create the stager if one is reused.
+
+        The stager allocates its memory at the first save, because torch has no call to do it earlier.
+        """
         super().prepare(state)
         if self._reused:
             from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
@@ -122,11 +128,11 @@ class DcpAsync(Dcp):
         """Wait for the last save, copy the whole state, and start a thread that writes it. step: unused."""
         import torch.distributed.checkpoint as dcp
 
-        self.wait()  # it must not write into what is still being written from
+        self.wait()  # the new save must not write into memory from which the last one still writes
         self._future = dcp.async_save(state, checkpoint_id=self._folder, async_stager=self._stager)
 
     def wait(self) -> None:
-        """Wait until it is written."""
+        """Wait until the last save is written. Raises the error of a save that failed."""
         if self._future is not None:
             self._future.result()
 

@@ -35,7 +35,10 @@ class WarmMemory:
         self._memory.close()
 
     def holds(self, tensors: Iterable[Any]) -> bool:
-        """Return True if the memory has the bytes of these tensors, one after another from its start."""
+        """Return True if the memory has the bytes of these tensors, one after another from its start.
+
+        The tensors fit into the memory.
+        """
         at = self.address
         for tensor in tensors:
             if ctypes.string_at(at, tensor.nbytes) != ctypes.string_at(tensor.data_ptr(), tensor.nbytes):
@@ -45,9 +48,9 @@ class WarmMemory:
 
 
 class MemoryCopy:
-    """A memcpy of tensors, one after the other, to an address, or with `backwards` from it into the tensors.
+    """A memcpy of tensors, one after the other, to an address. backwards: from the address into the tensors instead.
 
-    threads: that copy equal shares in parallel.
+    threads: number of threads, which copy equal shares in parallel.
     """
 
     def __init__(self, tensors: Sequence[Any], address: int, threads: int, *, backwards: bool = False) -> None:
@@ -65,7 +68,7 @@ class MemoryCopy:
         self._pool = ThreadPoolExecutor(threads) if threads > 1 else None
 
     def __call__(self) -> None:
-        """Copy all of it."""
+        """Copy all tensors."""
         if self._pool is None:
             _copy(self._shares[0])
             return

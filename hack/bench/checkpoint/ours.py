@@ -15,7 +15,7 @@ class TurnoutSaver:
         self._checkpointer = Checkpointer(folder, frozen=frozen or None)
 
     def prepare(self, state: dict[str, Any]) -> None:
-        """Allocate and touch the memory."""
+        """Allocate and touch the memory, and wait until that is done."""
         self._checkpointer.prepare(state)
         self._checkpointer.wait()
 
@@ -31,7 +31,7 @@ class TurnoutSaver:
         self._checkpointer.wait()
 
     def load(self) -> dict[str, Any]:
-        """Load the newest state."""
+        """Return the newest state, in new memory. Raises RuntimeError if nothing was saved."""
         return self.newest()[1]
 
     def newest(self) -> tuple[int, dict[str, Any]]:

@@ -42,24 +42,24 @@ class SceneResult:
     """The results of one scene."""
 
     state_bytes: int = 0  # of the saved state
-    times_s: dict[str, list[float]] = field(default_factory=dict)  # by name, such as that of a saver
+    times_s: dict[str, list[float]] = field(default_factory=dict)  # by name, such as a saver's
     figures: dict[str, float] = field(default_factory=dict)  # by name; all but times
     faults: dict[str, str] = field(default_factory=dict)  # by name of a saver: its exception, as text
 
     def time(self, name: str, call: Callable[[], object]) -> None:
-        """Call `call`, and store its time under `name`, such as that of a saver."""
+        """Call `call`, and store its time under `name`, such as a saver's."""
         self.keep(name, took_s(call))
 
     def keep(self, name: str, took_s: float) -> None:
-        """Store one more time, in seconds, under `name`, such as that of a saver."""
+        """Store one more time, in seconds, under `name`, such as a saver's."""
         self.times_s.setdefault(name, []).append(took_s)
 
     def best_s(self, name: str) -> float:
-        """Return the shortest time of a saver in seconds; NaN without any."""
+        """Return the shortest time under `name` in seconds; NaN without any."""
         return min(self.times_s.get(name, ()), default=float("nan"))
 
     def median_s(self, name: str) -> float:
-        """Return the median time of a saver in seconds; NaN without any."""
+        """Return the median time under `name` in seconds; NaN without any."""
         return median(self.times_s.get(name) or [float("nan")])
 
 

@@ -62,9 +62,10 @@ class CheckpointResults:
         figures = self.scenes["persisted"].figures
         return figures.get(TAKEN, math.nan) / requested if (requested := figures.get(ASKED, 0)) else math.nan
 
-    def in_other_worlds(self) -> float:
-        """Return the worst ratio of our load to the copy by one thread, over all pairs of world sizes; NaN if one is
-        missing.
+    def worst_load_ratio(self) -> float:
+        """Return the worst ratio of our load to the copy by one thread, over all pairs of world sizes.
+
+        Returns NaN if a ratio or every pair is missing.
         """
         ratios = [self.ratio("worlds", pair(OURS, *each), pair(floor(1), *each)) for each in self._pairs()]
         return math.nan if not ratios or any(map(math.isnan, ratios)) else max(ratios)
@@ -85,14 +86,14 @@ class CheckpointResults:
             Target(f"{CHANGED:.0%} not frozen / floor 2", self.ratio("steady", FROZEN, two), "<=", 0.10),
             Target("saves taken during a persist", self.save_success_share(), ">=", 1.0),
             Target("step rate during a persist / alone", self.ratio("persisted", PLAIN, OURS), ">=", 0.97),
-            Target("load in other worlds / floor 1 of each", self.in_other_worlds(), "<=", 1.2),
+            Target("load in other worlds / floor 1 of each", self.worst_load_ratio(), "<=", 1.2),
             Target("... and equal to dcp.load (1: it is)", self._equal_in_other_worlds(), ">=", 1.0),
             Target("replicas / loopback socket", self.ratio("sockets", LOOPBACK, REPLICA), ">=", 0.7),
             Target("step rate while replicas are sent, paced / alone", self.ratio("sockets", PLAIN, PACED), ">=", 0.97),
         ]
 
     def tables(self) -> list[Table]:
-        """Return the tables. A saver that failed has a row that says so."""
+        """Return the tables. A row without times says BROKE."""
         one, two, part = floor(1), floor(2), floor(2, CHANGED)
         first = [one, two, *BASELINES, time_name(SHIPPED, SECOND), OURS, TOUCHED, time_name(OURS, PREPARE), UNPREPARED]
         steady = [one, two, part, *(name for name in BASELINES if name != SHIPPED), OURS, FROZEN, FIXED]
@@ -128,10 +129,9 @@ class CheckpointResults:
         return Table(f"{title}: {size}", COLUMNS, rows, key=f"{title.partition(':')[0]}:")
 
     def _row(self, scene: str, name: str, reference: str) -> Sequence[object]:
-        """Return the row of one saver: name, number of times, shortest and median time in ms, ratio to the saver
-        `reference`, that saver's name, and whether a load returned an equal state or the saver failed.
+        """Return a row of COLUMNS for the times under `name` in a scene, compared with the times under `reference`.
 
-        scene: its name.
+        The last column says whether a load returned an equal state, or that there are no times (BROKE).
         """
         result = self.scenes[scene]
         times = result.times_s.get(name, [])

@@ -35,7 +35,7 @@ class ModelSize:
 
 
 def make(size: ModelSize, seed: int = 7) -> dict[str, Any]:
-    """Return a state of model, optimizer, scheduler and random numbers, with different values everywhere.
+    """Return a state of model, optimizer, scheduler and random numbers, with random values.
 
     All memory is written, so that no save pays for page faults. seed: of the values.
     """
@@ -73,10 +73,10 @@ def bytes_of(state: Mapping[str, Any]) -> int:
 
 
 def differ(one: object, other: object, path: str = "") -> str:
-    """Return the path of the first difference of two states in a bit, a key or its order, or a type; "" if they are
-    equal.
+    """Return the path of the first difference of two states in a bit, a key, the order of keys or a type; "" without
+    any.
 
-    path: of the two within the whole state.
+    path: of the two within the whole state. A difference of the keys at the top is named "the keys".
     """
     import torch
 

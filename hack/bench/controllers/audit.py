@@ -55,13 +55,14 @@ class Audit:
         return (*files, f"--audit-log-maxsize={never}")
 
     def size_bytes(self) -> int:
-        """Return the present size of the log in bytes, for `since`; 0 if it does not exist yet."""
+        """Return the present size of the log in bytes, for `count_since`; 0 if it does not exist yet."""
         return self._log.stat().st_size if self._log.exists() else 0
 
-    def since(self, at: int, agent: str) -> Counter[str]:
-        """Count the requests of one program, as "verb resource".
+    def count_since(self, at: int, agent: str) -> Counter[str]:
+        """Count the requests of one program, as "verb resource" or "verb resource/subresource".
 
         at: position in the log, bytes; earlier requests are not counted. agent: how the program's user agent begins.
+        Raises FileNotFoundError if there is no log yet.
         """
         with self._log.open("rb") as log:
             log.seek(at)
@@ -75,6 +76,6 @@ class Audit:
         return found
 
 
-def writes(counted: Counter[str]) -> int:
+def count_writes(counted: Counter[str]) -> int:
     """Return how many of these requests, counted by "verb resource", change something."""
     return sum(count for name, count in counted.items() if name.partition(" ")[0] not in READS)

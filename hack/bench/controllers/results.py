@@ -46,10 +46,10 @@ class ControllerResults:
         return Outcome(title, tables, self.targets(), self._notes(quick), more=more)
 
     def targets(self) -> list[Target]:
-        """Return the targets: no measure is worse than the Training Operator's, and the absolute bounds that
-        docs/jobs.md states.
+        """Return the targets: no measure is worse than the Training Operator's, and the absolute bounds, of which
+        docs/jobs.md states some.
         """
-        rest, steady = self.our_rest, f"{self.size.steady:,} jobs at rest"
+        rest, steady = self.our_rest, f"{self.size.steady_jobs:,} jobs at rest"
         rows = self._rows()
         lost = f"a pod lost of {self.size.pods:,}: replaced after, s, p99"
         return [
@@ -86,7 +86,7 @@ class ControllerResults:
         )
 
     def _requests_table(self) -> Table:
-        """Return the table of requests for each job, by verb and resource, of the first repetition."""
+        """Return the table of requests a job, by verb and resource, of the first repetition."""
         counted = [self.theirs[0].requests, self.ours[0].requests]
         rows = [(name, *(each[name] / self.size.jobs for each in counted)) for name in sorted(set().union(*counted))]
         return Table("requests a job, of the first repetition", {"request": "", **_SIDES}, rows)
@@ -97,7 +97,7 @@ class ControllerResults:
         names["writes of a restart"] = "writes_after_restart"
         both = (self.their_rest, self.our_rest)
         rows = [(words, *(getattr(rest, name) for rest in both)) for words, name in names.items()]
-        title = f"{self.size.steady:,} jobs of one worker at rest for {self.size.steady_s:g} s"
+        title = f"{self.size.steady_jobs:,} jobs of one worker at rest for {self.size.steady_s:g} s"
         return Table(title, {"what": "", "Training Operator": ".4g", "ours": ".4g"}, rows, key="at rest:")
 
     def _notes(self, quick: bool) -> tuple[str, ...]:

@@ -32,7 +32,7 @@ from hack.controlplane.plane import ControlPlane
 
 
 def run(scale: Scale) -> Outcome:
-    """Measure: unless in full, fewer and smaller jobs, each controller once."""
+    """Measure both controllers. Only FULL has all jobs and runs each controller more than once."""
     return asyncio.run(measure(scale.pick(FULL, QUICK, SMALLEST))).outcome(scale is not Scale.FULL)
 
 
@@ -48,7 +48,10 @@ async def measure(size: WorkloadSize) -> ControllerResults:
 
 
 async def compare_controllers(plane: ControlPlane, audit: Audit, size: WorkloadSize) -> ControllerResults:
-    """Measure both controllers on an empty control plane. They take turns at being first."""
+    """Measure both controllers on an empty control plane, one after the other; in each repetition another is first.
+
+    Raises TimeoutError if a step takes too long.
+    """
     theirs: list[ControllerTrial] = []
     ours: list[ControllerTrial] = []
     async with open_cluster(plane) as (api, their_side, our_side):
@@ -57,14 +60,14 @@ async def compare_controllers(plane: ControlPlane, audit: Audit, size: WorkloadS
             for side, found in turns if turn % 2 == 0 else reversed(turns):
                 found.append(await run_trial(side, api, audit, size, random.Random(turn)))
                 _progress(side, found[-1])
-        deleted = [await _both_deleted(api, (their_side, our_side), size, turn) for turn in range(size.turns)]
+        deleted = [await _time_both_deletions(api, (their_side, our_side), size, turn) for turn in range(size.turns)]
         at_rest = await measure_idle(our_side, their_side, api, audit, size)
         for side, each in zip((our_side, their_side), at_rest, strict=True):
             _progress_at_rest(side, each)
     return ControllerResults(size, tuple(theirs), tuple(ours), at_rest[1], at_rest[0], tuple(deleted))
 
 
-async def _both_deleted(
+async def _time_both_deletions(
     api: Api, sides: tuple[Controller, Controller], size: WorkloadSize, turn: int
 ) -> tuple[float, float]:
     """Return, for both controllers, the median seconds until a deleted job's children are gone: (theirs, ours).

@@ -23,9 +23,9 @@ class WorkloadSize:
 
     jobs: int
     workers: int  # pods of each of these jobs
-    lost: int  # pods that are deleted one after the other; all pods if there are fewer
-    deleted: int  # jobs that are deleted one after the other, in each of `turns`
-    steady: int  # jobs of one worker each, which need no changes once they run
+    lost_pods: int  # pods that are deleted one after the other; all pods if there are fewer
+    deleted_jobs: int  # jobs that are deleted one after the other, in each of `turns`
+    steady_jobs: int  # jobs of one worker each, which need no changes once they run
     steady_s: float  # for which each controller is measured beside these jobs
     times: int = 1  # runs of each controller in `run_trial`
     # Alternating runs of both controllers in `time_deletions`, so that differences of a few ms by the garbage collector
@@ -38,9 +38,9 @@ class WorkloadSize:
         return self.jobs * self.workers
 
 
-FULL = WorkloadSize(jobs=500, workers=8, lost=200, deleted=20, steady=5000, steady_s=60.0, times=2)
-QUICK = WorkloadSize(jobs=40, workers=4, lost=40, deleted=5, steady=500, steady_s=15.0)
-SMALLEST = WorkloadSize(jobs=4, workers=2, lost=2, deleted=1, steady=4, steady_s=1.0, turns=1)
+FULL = WorkloadSize(jobs=500, workers=8, lost_pods=200, deleted_jobs=20, steady_jobs=5000, steady_s=60.0, times=2)
+QUICK = WorkloadSize(jobs=40, workers=4, lost_pods=40, deleted_jobs=5, steady_jobs=500, steady_s=15.0)
+SMALLEST = WorkloadSize(jobs=4, workers=2, lost_pods=2, deleted_jobs=1, steady_jobs=4, steady_s=1.0, turns=1)
 
 
 def cluster() -> Iterator[Raw]:

@@ -30,10 +30,10 @@ class ControllerUsage:
 
 
 class Controller:
-    """One controller. name: of the program on the plane. agent: how its name for itself begins in requests.
+    """One controller. name: of the program on the plane. agent: how the user agent of its requests begins.
 
-    reconcile_count: the series of its metrics page that counts reconciliations of jobs. queue_depth: that of the jobs
-    which wait for one.
+    reconcile_count, queue_depth: how the lines of its metrics page begin that count reconciliations of jobs, and jobs
+    that wait for a reconciliation.
     """
 
     name = agent = reconcile_count = queue_depth = ""
@@ -43,11 +43,11 @@ class Controller:
         self._metrics = ""
 
     async def start(self) -> None:
-        """Start it and wait until it has seen all jobs and writes."""
+        """Start the controller, and wait until it is ready."""
         raise NotImplementedError
 
     async def stop(self) -> None:
-        """End it, gently."""
+        """Stop the controller."""
         await asyncio.to_thread(self._plane.stop_program, self.name)
 
     def usage(self) -> ControllerUsage:
@@ -55,11 +55,16 @@ class Controller:
         pid = self._plane.pid(self.name)
         return ControllerUsage(cpu_s(pid), memory_mib(pid, "VmHWM"))
 
-    async def caught_up(self, jobs: int) -> None:
-        """Wait until it looked at jobs at least `jobs` times since its start, and no job waits for it."""
-        await self._until(lambda page: _sum(page, self.reconcile_count) >= jobs and _sum(page, self.queue_depth) == 0)
+    async def wait_until_caught_up(self, jobs: int) -> None:
+        """Wait until it looked at jobs at least `jobs` times since its start, and no job waits for it.
 
-    async def _until(self, is_ready: Callable[[str], bool]) -> None:
+        Raises TimeoutError after READY_WITHIN_S.
+        """
+        await self._wait_until(
+            lambda page: _sum(page, self.reconcile_count) >= jobs and _sum(page, self.queue_depth) == 0
+        )
+
+    async def _wait_until(self, is_ready: Callable[[str], bool]) -> None:
         """Get the metrics page until `is_ready` is true of its text. Raises TimeoutError after READY_WITHIN_S."""
         async with asyncio.timeout(READY_WITHIN_S), aiohttp.ClientSession() as session:
             while True:
@@ -77,7 +82,7 @@ class TrainingOperator(Controller):
     queue_depth = "workqueue_depth{"
 
     async def start(self) -> None:
-        """Start it for PyTorchJobs alone."""
+        """Start the Training Operator for the benchmark's namespace alone."""
         await asyncio.to_thread(self._plane.start_training_operator, None, ("--namespace", NAMESPACE))
         self._metrics = f"{self._plane.training_operator_url}/metrics"
 
@@ -89,7 +94,7 @@ class TurnoutController(Controller):
     reconcile_count, queue_depth = "turnout_controller_decide_seconds_count", "turnout_controller_workqueue_depth"
 
     async def start(self) -> None:
-        """Start our controllers, and wait until they lead."""
+        """Start our controllers, and wait until they lead. Raises TimeoutError after READY_WITHIN_S."""
         (port,) = free_ports(1)
         self._metrics = f"http://127.0.0.1:{port}/metrics"
         argv = [sys.executable, "-m", "turnout.controllers", "--kinds=PyTorchJob", f"--namespace={NAMESPACE}"]
@@ -97,17 +102,20 @@ class TurnoutController(Controller):
         argv += [f"--lease={NAMESPACE}/turnout-controller"]
         url = f"http://127.0.0.1:{port}/readyz"
         await asyncio.to_thread(self._plane.start_program, self.name, argv, url)
-        await self._until(lambda page: _sum(page, "turnout_leading") == 1)
+        await self._wait_until(lambda page: _sum(page, "turnout_leading") == 1)
 
 
 def _sum(page: str, series: str) -> float:
-    """Add up a metric over its labels; series: how its lines begin. 0 for one that is not there."""
+    """Return the sum of a metric over its labels, 0 if the page has no such line. series: how its lines begin."""
     return sum(float(line.rpartition(" ")[2]) for line in page.splitlines() if line.startswith(series))
 
 
 async def restart(side: Controller, jobs: int) -> float:
-    """Start a stopped controller. Return the seconds until it looked at every job. jobs: their number."""
+    """Start a stopped controller. Return the seconds until it has caught up. jobs: their number.
+
+    Raises TimeoutError after READY_WITHIN_S.
+    """
     began_s = time.monotonic()
     await side.start()
-    await side.caught_up(jobs)
+    await side.wait_until_caught_up(jobs)
     return time.monotonic() - began_s

@@ -13,10 +13,10 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-from hack.bench.controllers.audit import Audit, writes
+from hack.bench.controllers.audit import Audit, count_writes
 from hack.bench.controllers.scene import JOBS, OF_JOB, PODS, SERVICES, WorkloadSize, cluster, jobs
 from hack.bench.controllers.sides import Controller, ControllerUsage, TrainingOperator, TurnoutController, restart
-from hack.bench.controllers.watching import all_running, watched_pods
+from hack.bench.controllers.watching import wait_until_running, watched_pods
 from hack.controlplane.api import Api
 from hack.controlplane.plane import ControlPlane
 
@@ -81,7 +81,7 @@ async def run_trial(
         began_at, before = audit.size_bytes(), side.usage()
         running_s = await _create_jobs(api, jobs(size.jobs, size.workers), size.workers)
         await _wait_until_quiet(audit, side)
-        after, requests = side.usage(), audit.since(began_at, side.agent)
+        after, requests = side.usage(), audit.count_since(began_at, side.agent)
         lost_s = await _time_replacements(api, size, rng)
         all_deleted_s = await _time_deletion_of_all(api)
     finally:
@@ -91,15 +91,15 @@ async def run_trial(
 
 
 async def time_deletions(side: Controller, api: Api, size: WorkloadSize) -> list[float]:
-    """Run one controller over `size.deleted` jobs and delete them, one after the other.
+    """Run one controller over `size.deleted_jobs` jobs and delete them, one after the other.
 
     Returns, for each job, the seconds from its deletion until its pods and Services were gone. Raises TimeoutError if
     a step takes longer than GIVE_UP_S.
     """
     await side.start()
     try:
-        await _create_jobs(api, jobs(size.deleted, size.workers), size.workers)
-        return [await _time_deletion(api, f"job-{at:05d}") for at in range(size.deleted)]
+        await _create_jobs(api, jobs(size.deleted_jobs, size.workers), size.workers)
+        return [await _time_deletion(api, f"job-{at:05d}") for at in range(size.deleted_jobs)]
     finally:
         await side.stop()
 
@@ -110,20 +110,20 @@ async def measure_idle(
     """Measure `side` while its jobs need no changes, and after a restart; then start `other` on the same jobs.
 
     Returns the figures of both; created_s of `other` is 0. The jobs are left, because deleting them would take minutes.
-    audit: counts the controllers' requests.
+    audit: counts the controllers' requests. Raises TimeoutError if a step takes too long.
     """
     await side.start()
     try:
-        created_s = await _create_jobs(api, jobs(size.steady, 1), 1)
+        created_s = await _create_jobs(api, jobs(size.steady_jobs, 1), 1)
         await _wait_until_quiet(audit, side)
         cores, writes_at_rest = await _measure_rest(side, audit, size.steady_s)
         peak_mib = side.usage().peak_mib
     finally:
         await side.stop()
-    caught_up_s, writes_after_restart = await _restart(side, audit, size.steady)
+    caught_up_s, writes_after_restart = await _restart(side, audit, size.steady_jobs)
     await side.stop()
     found = IdleMeasurement(created_s, cores, peak_mib, caught_up_s, writes_at_rest, writes_after_restart)
-    caught_up_s, writes_after_restart = await _restart(other, audit, size.steady)
+    caught_up_s, writes_after_restart = await _restart(other, audit, size.steady_jobs)
     try:
         await _wait_until_quiet(audit, other)
         cores, writes_at_rest = await _measure_rest(other, audit, size.steady_s)
@@ -141,7 +141,7 @@ async def _create_jobs(api: Api, objects: Sequence[dict[str, object]], workers: 
     began_s = time.monotonic()
     async with asyncio.TaskGroup() as group:
         group.create_task(api.create_all(objects))
-        await all_running(api, len(objects), workers, GIVE_UP_S)
+        await wait_until_running(api, len(objects), workers, GIVE_UP_S)
     return time.monotonic() - began_s
 
 
@@ -155,13 +155,13 @@ async def _wait_until_quiet(audit: Audit, side: Controller) -> None:
         while time.monotonic() - since_s < QUIET_S:
             await asyncio.sleep(0.1)
             now = audit.size_bytes()
-            if now > at and audit.since(at, side.agent):
+            if now > at and audit.count_since(at, side.agent):
                 since_s = time.monotonic()
             at = now
 
 
 async def _time_replacements(api: Api, size: WorkloadSize, rng: random.Random) -> list[float]:
-    """Delete `size.lost` random pods, all of them if there are fewer, one after the other and without grace.
+    """Delete `size.lost_pods` random pods, all of them if there are fewer, one after the other and without grace.
 
     Returns, for each in the order of deletion, the seconds until another pod with its name was seen. Raises
     TimeoutError if one of them is not replaced within GIVE_UP_S. size: of the run, whose pods all exist. rng: chooses
@@ -169,7 +169,7 @@ async def _time_replacements(api: Api, size: WorkloadSize, rng: random.Random) -
     """
     took = []
     async with watched_pods(api, size.pods) as pods:
-        for name in rng.sample(pods.names(), min(size.lost, size.pods)):
+        for name in rng.sample(pods.names(), min(size.lost_pods, size.pods)):
             await asyncio.sleep(rng.uniform(*_PAUSES_S))
             replacement = pods.replacement(name)
             began_s = time.monotonic()
@@ -219,16 +219,16 @@ async def _measure_rest(side: Controller, audit: Audit, for_s: float) -> tuple[f
     at, before_s, began_s = audit.size_bytes(), side.usage().cpu_s, time.monotonic()
     await asyncio.sleep(for_s)
     cores = (side.usage().cpu_s - before_s) / (time.monotonic() - began_s)
-    return cores, writes(audit.since(at, side.agent))
+    return cores, count_writes(audit.count_since(at, side.agent))
 
 
 async def _restart(side: Controller, audit: Audit, count: int) -> tuple[float, int]:
     """Start a controller when `count` jobs exist that need no changes.
 
-    Returns the seconds until it looked at all jobs, and the number of its writes until QUIET_S later. It is left
-    running.
+    Returns the seconds until it looked at all jobs, and the number of its writes until QUIET_S later. The controller is
+    left running.
     """
     at = audit.size_bytes()
     took_s = await restart(side, count)
     await asyncio.sleep(QUIET_S)
-    return took_s, writes(audit.since(at, side.agent))
+    return took_s, count_writes(audit.count_since(at, side.agent))

@@ -53,7 +53,7 @@ class _PodEvent(msgspec.Struct):
 _job, _pod = msgspec.json.Decoder(_JobEvent), msgspec.json.Decoder(_PodEvent)
 
 
-async def all_running(api: Api, count: int, workers: int, within_s: float) -> None:
+async def wait_until_running(api: Api, count: int, workers: int, within_s: float) -> None:
     """Wait until `count` jobs have the condition Running and `workers` active workers.
 
     Raises TimeoutError after `within_s` seconds.
@@ -62,7 +62,7 @@ async def all_running(api: Api, count: int, workers: int, within_s: float) -> No
     done = asyncio.Event()
 
     def note(line: bytes, _: float) -> None:
-        """Count a job as running, or no longer, by one line of the watch."""
+        """Note by one line of the watch whether a job runs, and set `done` once enough jobs run."""
         event = _job.decode(line)
         status, name = event.object.status, event.object.metadata.name
         active = sum(each.active for each in status.replica_statuses.values())
@@ -78,7 +78,7 @@ async def all_running(api: Api, count: int, workers: int, within_s: float) -> No
 
 
 class WatchedPods:
-    """The pods as a watch shows them. Ask `replaced` before deleting one."""
+    """The pods as a watch shows them. Call `replacement` before you delete a pod."""
 
     def __init__(self) -> None:
         self._uids: dict[str, str] = {}
@@ -89,7 +89,10 @@ class WatchedPods:
         return sorted(self._uids)
 
     def replacement(self, name: str) -> asyncio.Future[float]:
-        """Return a future of the time, on the monotonic clock, at which another pod with this name is first seen."""
+        """Return a future of the time, on the monotonic clock, at which another pod with this name is first seen.
+
+        Raises KeyError if no pod has this name now.
+        """
         replacement = asyncio.get_running_loop().create_future()
         self._waiting[name] = self._uids[name], replacement
         return replacement
@@ -110,7 +113,7 @@ class WatchedPods:
 async def watched_pods(api: Api, count: int, within_s: float = 60.0) -> AsyncIterator[WatchedPods]:
     """Follow the pods while the block runs.
 
-    The block begins when at least `count` pods are known. Raises TimeoutError if they are not within `within_s`
+    The block begins when at least `count` pods are known. Raises TimeoutError if that takes longer than `within_s`
     seconds.
     """
     pods = WatchedPods()

@@ -35,7 +35,7 @@ class Caller:
         """Send a request and wait for its answer. Return (body of the answer, seconds that it took).
 
         path: below the path of the server's URL. body: JSON, b"" for none. Raises RuntimeError unless the status is
-        2xx.
+        2xx, or if the server closes the connection.
         """
         head = (
             f"{method} {self._prefix}{path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
@@ -56,7 +56,10 @@ class Caller:
         return bytes(answer[end + 4 :]), took_s
 
     def json(self, method: str, path: str, obj: Any = None) -> Any:
-        """Send one request with a JSON body, and return the decoded JSON answer. obj: None for no body."""
+        """Send one request with a JSON body, and return the decoded JSON answer. obj: None for no body.
+
+        Raises RuntimeError as `call` does.
+        """
         answer, _ = self.call(method, path, b"" if obj is None else json.dumps(obj).encode())
         return json.loads(answer)
 
@@ -76,8 +79,8 @@ class Caller:
 def child(*arguments: str) -> Iterator[subprocess.Popen[bytes]]:
     """Run a process of children.py while the block runs, then send SIGTERM and wait for its end.
 
-    arguments: those of children.py. If the block raises, the process is killed. Raises RuntimeError if it ends with an
-    error, and subprocess.TimeoutExpired after 30 s.
+    arguments: those of children.py. If the block raises, the process is killed. Raises RuntimeError if the process ends
+    with an error, and subprocess.TimeoutExpired if it ends no sooner than 30 s after SIGTERM.
     """
     command = [sys.executable, "-m", "hack.bench.extender.children", *arguments]
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL, preexec_fn=_die_with_parent)
@@ -92,12 +95,14 @@ def child(*arguments: str) -> Iterator[subprocess.Popen[bytes]]:
             process.wait()
 
 
-def appears(file: Path, process: subprocess.Popen[bytes]) -> str:
-    """Wait for a file that a child writes. Raises RuntimeError if the child ends, or after START_S."""
-    return until(lambda: file.read_text() if file.exists() else "", process)
+def wait_for_file(file: Path, process: subprocess.Popen[bytes]) -> str:
+    """Wait for a file that a child writes, and return its text. Raises RuntimeError if the child ends, or after
+    START_S.
+    """
+    return wait_for(lambda: file.read_text() if file.exists() else "", process)
 
 
-def until(look: Callable[[], str], process: subprocess.Popen[bytes]) -> str:
+def wait_for(look: Callable[[], str], process: subprocess.Popen[bytes]) -> str:
     """Call `look` until it returns a text, and return the text. Raises RuntimeError if the process ends or START_S
     is over.
     """
@@ -106,7 +111,7 @@ def until(look: Callable[[], str], process: subprocess.Popen[bytes]) -> str:
         if found := look():
             return found
         time.sleep(0.05)
-    raise RuntimeError("a child did not come up")
+    raise RuntimeError("a child did not start")
 
 
 def url_of(port: int) -> str:
@@ -114,7 +119,7 @@ def url_of(port: int) -> str:
     return f"http://127.0.0.1:{port}"
 
 
-def ready(port: int) -> str:
+def read_readiness(port: int) -> str:
     """Return the answer of /readyz on a port once it is ready; "" before."""
     try:
         caller = Caller(url_of(port))

@@ -43,7 +43,7 @@ class PhaseTimes:
         return self
 
     def observe(self, seconds: float) -> None:
-        """Store the time of one phase of a request, in seconds."""
+        """Store the time of one phase of a request. seconds: the time."""
         self.taken_s.append(seconds)
 
 
@@ -56,19 +56,19 @@ class TimedMetrics(Metrics):
         self.phase = self.times  # type: ignore[assignment]
 
 
-async def ours(metrics: Metrics, flags: Sequence[str]) -> None:
+async def serve_ours(metrics: Metrics, flags: Sequence[str]) -> None:
     """Run the extender until SIGTERM."""
     await serve_extender(extender_settings(flags), metrics)
 
 
-async def noop(metrics: Metrics, port_file: Path) -> None:
+async def serve_noop(metrics: Metrics, port_file: Path) -> None:
     """Serve a no-op extender, which answers at once, until SIGTERM. port_file: gets the port."""
     async with Listeners(NoopExtender(), metrics, Listen(port=0, health_port=0)) as opened:
-        _show(port_file, str(opened.port))
+        _write_whole(port_file, str(opened.port))
         await run_until_signal()
 
 
-async def api(kubeconfig: Path, nodes: int, pods: int, events_per_s: float) -> None:
+async def serve_changing_cluster(kubeconfig: Path, nodes: int, pods: int, events_per_s: float) -> None:
     """Serve an API with a cluster that changes at this rate, until SIGTERM.
 
     The kubeconfig is written when the cluster is complete. kubeconfig: the file, through which the API is found. nodes,
@@ -84,7 +84,7 @@ async def api(kubeconfig: Path, nodes: int, pods: int, events_per_s: float) -> N
 
 
 class Churn:
-    """Changes in the cluster: pods that report, come and go, and node heartbeats."""
+    """A new cluster in a store, and its changes: pods that report or are replaced, and heartbeats of nodes."""
 
     def __init__(self, store: Store, nodes: int, pods: int) -> None:
         kinds = {kind.resource: kind for kind in ROWS}
@@ -124,7 +124,7 @@ class Churn:
         name, on = self._bound[at]
         if events_so_far % 4 == 1:
             status = {"phase": "Running", "podIP": f"10.1.{events_so_far % 250}.{at % 250}"}
-            self._store.update(self._pod, cluster.NAMESPACE, name, self._with(name, status), "status")
+            self._store.update(self._pod, cluster.NAMESPACE, name, self._with_status(name, status), "status")
             return 1
         # Another of its kind takes its place, so that the cluster stays as full as it was.
         self._store.delete(self._pod, cluster.NAMESPACE, name, DeleteOptions(grace_s=0))
@@ -132,7 +132,7 @@ class Churn:
         self._bound[at] = (self._new_pod(f"serve-{self._created}", on), on)
         return 2
 
-    def _with(self, name: str, status: cluster.Raw) -> cluster.Raw:
+    def _with_status(self, name: str, status: cluster.Raw) -> cluster.Raw:
         return {**self._store.objects.get(self._pod, cluster.NAMESPACE, name).obj, "status": status}
 
     def _new_pod(self, name: str, on: int) -> str:
@@ -140,9 +140,9 @@ class Churn:
         return name
 
 
-def _show(file: Path, text: str) -> None:
+def _write_whole(file: Path, text: str) -> None:
     file.with_suffix(".part").write_text(text)
-    file.with_suffix(".part").rename(file)  # whole or not at all
+    file.with_suffix(".part").rename(file)  # no reader sees a part of the text
 
 
 def main(argv: Sequence[str]) -> int:
@@ -156,9 +156,9 @@ def main(argv: Sequence[str]) -> int:
     metrics = TimedMetrics()
     if what == "api":
         settings = json.loads(rest[0])
-        asyncio.run(api(Path(file), settings["nodes"], settings["pods"], settings["events_per_s"]))
+        asyncio.run(serve_changing_cluster(Path(file), settings["nodes"], settings["pods"], settings["events_per_s"]))
         return 0
-    asyncio.run(ours(metrics, rest) if what == "ours" else noop(metrics, Path(rest[0])))
+    asyncio.run(serve_ours(metrics, rest) if what == "ours" else serve_noop(metrics, Path(rest[0])))
     Path(file).write_bytes(metrics.times.taken_s.tobytes())
     return 0
 

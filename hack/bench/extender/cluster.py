@@ -71,8 +71,9 @@ def topology_map(nodes: int) -> Raw:
 
 
 def busy_nodes(nodes: int, pods: int, rng: random.Random) -> list[int]:
-    """Draw the node of each of `pods` running pods with one GPU. 40 % of the nodes are empty; the others are filled
-    unevenly.
+    """Draw the node of each of `pods` running pods with one GPU; 40 % of the nodes stay empty.
+
+    Raises ValueError if the other nodes have fewer than `pods` GPUs.
     """
     used = rng.sample(range(nodes), nodes * 3 // 5)
     return rng.sample([number for number in used for _ in range(GPUS_PER_NODE)], pods)

@@ -28,7 +28,7 @@ BUDGET_MS, BUDGET_MS_PER_HOST = 15.0, 0.004  # for a further question
 
 @dataclass(frozen=True, slots=True)
 class LargeGang:
-    """Times of the questions around one gang, ms."""
+    """Times of the questions about one gang, ms."""
 
     pods: int
     nodes: int
@@ -61,12 +61,12 @@ COLUMNS = {
 def measure(pods: int, questions: int) -> LargeGang:
     """Time filter requests about pods of one large gang, then about another tenant's pod after each binding.
 
-    pods: size of the gang. questions: number of requests of each kind.
+    pods: size of the gang, more than twice `questions`. questions: number of requests of each kind.
     """
     nodes = -(-pods // GPUS_PER_NODE) + SPARE_NODES
     plans, names = _plans(nodes), [node_name(number) for number in range(nodes)]
     large, other = Gang("large", pods, 1), Gang("other", OTHER_PODS, GPUS_PER_NODE)
-    members, others = (_show(plans.view, gang) for gang in (large, other))
+    members, others = (_add_gang(plans.view, gang) for gang in (large, other))
     first_ms, _ = _ask(plans, members[0], names)
     _ask(plans, others[0], names)
     further_ms: list[float] = []
@@ -90,7 +90,7 @@ def _plans(nodes: int) -> Plans:
     return plans
 
 
-def _show(view: ClusterView, gang: Gang) -> list[Raw]:
+def _add_gang(view: ClusterView, gang: Gang) -> list[Raw]:
     """Put a gang's PodGroup and pods into the view; return the pods."""
     pods = [pod(f"{gang.name}-{index}", gang.gpus, gang=gang, index=index) for index in range(gang.pods)]
     for each in pods:
@@ -117,7 +117,7 @@ def _ask(plans: Plans, member: Raw, names: list[str]) -> tuple[float, str]:
 
 
 def _bind(view: ClusterView, member: Raw, node_of_pod: str) -> None:
-    """Put the pod into the view as bound to its node."""
+    """Put the pod into the view as bound to its node. node_of_pod: "" to do nothing."""
     if node_of_pod:
         member["spec"]["nodeName"] = node_of_pod
         view.put_pod(msgspec.convert(member, Pod))

@@ -50,7 +50,7 @@ def _ms(one: SizeResult, who: str, end: str, share: float) -> float:
     """
     timed = [getattr(run, who) for run in one.runs]
     if end == "first of gang":
-        series = [[each.handler_s[at] for at in each.first] for each in timed]
+        series = [[each.handler_s[at] for at in each.gang_starts] for each in timed]
     else:
         series = [getattr(each, f"{end}_s") for each in timed]
     return middle(nearest_rank(seconds, share) * 1e3 for seconds in series)
@@ -82,7 +82,7 @@ def _notes(measured: Sequence[SizeResult]) -> tuple[str, ...]:
     """Return the notes about the requests of each size and how they were timed."""
     counts = ", ".join(
         f"{one.size.nodes:,}: {one.size.runs} runs of {len(one.runs[0].ours.loopback_s)} requests, "
-        f"{sum(r.placed_gangs for r in one.runs)} gangs placed and {sum(r.refused for r in one.runs)} refused"
+        f"{sum(r.placed_gangs for r in one.runs)} gangs placed and {sum(r.refused_gangs for r in one.runs)} refused"
         for one in measured
     )
     return (

@@ -15,7 +15,7 @@ from pathlib import Path
 from random import Random
 
 from hack.bench.extender import cluster
-from hack.bench.extender.caller import Caller, appears, child, ready, until, url_of
+from hack.bench.extender.caller import Caller, child, read_readiness, url_of, wait_for, wait_for_file
 from hack.bench.extender.cluster import Gang, Raw
 from hack.bench.support.measure import memory_mib
 from turnout.cli.verb_support.child_programs import free_port
@@ -42,7 +42,7 @@ class RequestTimes:
 
     loopback_s: list[float] = field(default_factory=list)
     handler_s: list[float] = field(default_factory=list)
-    first: list[int] = field(default_factory=list)  # indices of the first request of each gang, which makes its plan
+    gang_starts: list[int] = field(default_factory=list)  # indices of each gang's first request, which makes its plan
 
 
 @dataclass(slots=True)
@@ -52,7 +52,7 @@ class StreamRun:
     ours: RequestTimes = field(default_factory=RequestTimes)
     noop: RequestTimes = field(default_factory=RequestTimes)
     placed_gangs: int = 0
-    refused: int = 0
+    refused_gangs: int = 0
 
 
 @dataclass(slots=True)
@@ -61,7 +61,7 @@ class SizeResult:
 
     size: StreamSize
     runs: list[StreamRun]
-    rss_mib: float  # memory at the end
+    rss_mib: float  # largest memory at the end of a run
     peak_mib: float  # most memory so far
     start_s: float  # from the extender's start to ready
 
@@ -111,16 +111,16 @@ def _processes(
         config, port_file, noop_file, pages = folder / "kubeconfig", folder / "port", folder / "noop", free_port()
         settings = {"nodes": size.nodes, "pods": size.pods, "events_per_s": size.events_per_s}
         api = stack.enter_context(child("api", str(config), json.dumps(settings)))
-        server = json.loads(appears(config, api))["clusters"][0]["cluster"]["server"]
+        server = json.loads(wait_for_file(config, api))["clusters"][0]["cluster"]["server"]
         noop = stack.enter_context(child("noop", str(folder / "noop.times"), str(noop_file)))
         begun_s = time.monotonic()
         flags = ["--kubeconfig", str(config), "--bind", "127.0.0.1:0", "--metrics-bind", f"127.0.0.1:{pages}"]
         flags += ["--port-file", str(port_file), "--log-level", "error"]
         flags += ["--configmap", f"{cluster.MAP_NAMESPACE}/{cluster.MAP_NAME}"]
         ours = stack.enter_context(child("ours", str(folder / "ours.times"), *flags))
-        until(lambda: ready(pages), ours)
+        wait_for(lambda: read_readiness(pages), ours)
         start_s = time.monotonic() - begun_s
-        ours_url, noop_url = url_of(int(appears(port_file, ours))), url_of(int(appears(noop_file, noop)))
+        ours_url, noop_url = (url_of(int(wait_for_file(*each))) for each in ((port_file, ours), (noop_file, noop)))
         yield caller(server), caller(ours_url), caller(noop_url), caller(url_of(pages)), ours, start_s
 
 
@@ -140,15 +140,15 @@ class _Stream:
         while len(run.ours.loopback_s) < requests:
             gang = next(self._gangs)
             if len(self._living) == LIVING:
-                self._leave(self._living.popleft())
-            run.ours.first.append(len(run.ours.loopback_s))
-            hosts = [self._place(run, pod) for pod in self._arrive(gang)]
+                self._delete_gang(self._living.popleft())
+            run.ours.gang_starts.append(len(run.ours.loopback_s))
+            hosts = [self._place(run, pod) for pod in self._create_gang(gang)]
             run.placed_gangs += all(hosts)
-            run.refused += not all(hosts)
+            run.refused_gangs += not all(hosts)
             self._living.append(gang)
         return run
 
-    def _arrive(self, gang: Gang) -> Sequence[Raw]:
+    def _create_gang(self, gang: Gang) -> Sequence[Raw]:
         """Create a gang's PodGroup and pods on the API; return the pods."""
         self._api.json("POST", _GROUPS, cluster.pod_group(gang))
         return [
@@ -156,16 +156,16 @@ class _Stream:
             for index in range(gang.pods)
         ]
 
-    def _leave(self, gang: Gang) -> None:
+    def _delete_gang(self, gang: Gang) -> None:
         for index in range(gang.pods):
             self._api.json("DELETE", f"{_PODS}/{gang.name}-{index}?gracePeriodSeconds=0")
         self._api.json("DELETE", f"{_GROUPS}/{gang.name}")
 
     def _place(self, run: StreamRun, pod: Raw) -> bool:
-        """Ask both servers filter and prioritize for a pod, then bind it to the first node that ours kept.
+        """Send filter and prioritize for a pod to both servers, then bind it to the first node that ours kept.
 
-        If ours kept all nodes, bind it to the first node of its scores. Returns False, and binds nothing, if our
-        extender kept no node. run: gets the times.
+        If ours kept all nodes, the pod is bound to the first node of the scores. Returns False, and binds nothing, if
+        our extender kept no node. run: gets the times.
         """
         turn = self._rng.randrange(len(self._names))
         names = b",".join(self._names[turn:] + self._names[:turn])
@@ -192,7 +192,7 @@ class _Stream:
 
 
 def _check_no_errors(extender: Caller) -> None:
-    """Raise RuntimeError if the extender answered without a placement because of a fault.
+    """Raise RuntimeError if the extender answered a request without advice because of a fault.
 
     The measured times would mean nothing then. extender: a connection to its port for metrics.
     """

@@ -28,7 +28,7 @@ TRIALS = 9
 
 
 def run(scale: Scale) -> Outcome:
-    """Measure each part, and return the median of several trials."""
+    """Measure each part. Return the medians of TRIALS trials, and the targets."""
     count = scale.pick(100_000, 20_000, 100)
     with tempfile.TemporaryDirectory() as folder:
         counters = StepCounters(Path(folder), 1)

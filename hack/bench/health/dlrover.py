@@ -11,7 +11,7 @@ from statistics import median
 from hack.bench.health.simulated_nodes import SimulatedNodes
 
 FAILED_S = 3_600.0
-_ALONE = 3  # of so few nodes none is mixed with others: all of them give up at once
+_ALONE = 3  # so few nodes cannot be paired anew: there is no second round
 
 Numbers = tuple[int, ...]
 
@@ -26,7 +26,10 @@ class DlroverVerdict:
 
 
 def check_nodes(cluster: SimulatedNodes) -> DlroverVerdict:
-    """Run DLRover's check on a simulated cluster: two rounds, or one if the first finds nothing."""
+    """Run DLRover's check on a simulated cluster, in two rounds.
+
+    The second round is left out if the first finds nothing, or finds a bad node among at most _ALONE nodes.
+    """
     passed, best_s = dict.fromkeys(range(cluster.nodes), False), dict.fromkeys(range(cluster.nodes), FAILED_S)
     rounds = list[tuple[Numbers, ...]]()
     for pair in (_neighbours, _fastest_with_slowest):

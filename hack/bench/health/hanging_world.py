@@ -42,8 +42,9 @@ class HangingWorld:
     async def train(self, steps: int, hangs: int = -1, where: str = "-", *, limit_s: float) -> float:
         """Run the training script on all ranks to its end, or until the stacks of a hang are taken.
 
-        Returns when a rank last made progress, monotonic seconds. hangs, where: the rank that hangs and the place; -1
-        for none. limit_s: raises TimeoutError after it. steps: that each rank makes before the hang or the end.
+        Returns when a rank last made progress, monotonic seconds. steps: that each rank makes before the hang or the
+        end. hangs, where: the rank that hangs and the place; -1 for none. Raises TimeoutError after limit_s seconds,
+        and AssertionError if a rank fails without a hang.
         """
         watched, self.events, self._stacks_taken = StepCounters(self._folder, self._ranks), [], asyncio.Event()
         watching = HangMonitor(HangPolicy(folder=str(self.stacks)), self._say, self._limits)

@@ -41,7 +41,7 @@ PLACES = ("fetch", "compute", "write")
 
 
 def measure(scale: Scale) -> Outcome:
-    """Record, hang, replay and merge: the part of hack/bench/health/run.py about hangs."""
+    """Measure false alarms, the time until a hang is found, and the merge of stacks. Return the tables and targets."""
     with tempfile.TemporaryDirectory(prefix="turnout-hangs-") as folder:
         return asyncio.run(_run(Path(folder), scale))
 
@@ -52,18 +52,18 @@ async def _run(folder: Path, scale: Scale) -> Outcome:
     folder: for files. Returns the tables and targets.
     """
     world = HangingWorld(folder, RANKS, HangLimits())
-    quickly = HangingWorld(folder, RANKS, HangLimits(floor_s=1.0))
+    quick_world = HangingWorld(folder, RANKS, HangLimits(floor_s=1.0))
     try:
         await world.warm()
         await world.train(scale.pick(34_000, 2_000, RELIABLE_STEPS + 100), limit_s=560)
         alarms = len(world.event_times("process_hung"))
         record = array("d", (folder / "record").read_bytes())
         figures = {"live_alarms": float(alarms)} | _step_figures(record)
-        figures |= await _trials(quickly, scale.pick(9, 2, 1))
-        figures |= _replay_scaled(record) | _time_merge(quickly.stacks) | _cost(folder)
+        figures |= await _trials(quick_world, scale.pick(9, 2, 1))
+        figures |= _replay_scaled(record) | _time_merge(quick_world.stacks) | _cost(folder)
     finally:
         await world.close()
-        await quickly.close()
+        await quick_world.close()
     alarms_told = figures["live_alarms"] + figures["replay_alarms"]
     targets = [
         Target("hang found after, in steps as long as the rarest thousandth", figures["delay_of_rare_steps"], "<=", 3),
@@ -82,8 +82,9 @@ async def _run(folder: Path, scale: Scale) -> Outcome:
 
 
 def _step_figures(record: Sequence[float]) -> dict[str, float]:
-    """Return figures of the recorded steps by name: number, times, and the false alarms of a replay. record: pairs
-    of times.
+    """Return figures of the recorded steps by name: number, times, and the false alarms of a replay.
+
+    record: as hanging_script.py writes it; it contains a step.
     """
     times_s = sorted(took_s for _, took_s, is_step in _spans(record) if is_step)
     return {
@@ -96,8 +97,8 @@ def _step_figures(record: Sequence[float]) -> dict[str, float]:
 
 
 def _spans(record: Sequence[float]) -> list[tuple[float, float, bool]]:
-    """Return (seconds from the start to its end, seconds that it took, True for a step) for each step or phase of a
-    record.
+    """Return (seconds from the record's start to its end, seconds that it took, True for a step) for each step or phase
+    of a record but the first.
     """
     ends = [abs(at_s) - abs(record[0]) for at_s in record]
     return [(end, end - start, at > 0) for (start, end), at in zip(itertools.pairwise(ends), record[1:], strict=True)]
@@ -168,7 +169,10 @@ def _replay_scaled(record: Sequence[float]) -> dict[str, float]:
 
 
 def _time_merge(stacks: Path) -> dict[str, float]:
-    """Time the merge of the stacks of MERGED ranks, one of which differs. Return the least of five times by name."""
+    """Time the merge of the stacks of MERGED ranks, one of which differs. Return the least of five times by name.
+
+    stacks: folder of the last hang's stacks. Raises AssertionError if the merge names another rank.
+    """
     found = [path.read_bytes() for path in sorted(stacks.glob("*.stacktrace"))]
     outlier_rank = int(_outlier_ranks(stacks) or 0)
     usual_stacks = found[(outlier_rank + 1) % RANKS]

@@ -12,7 +12,7 @@ from math import log2
 
 from hack.bench.health import trials
 from hack.bench.health.hangs import measure
-from hack.bench.health.trials import NodeCheckTrial, NodeFindings, Scene, extra_groups, innocents
+from hack.bench.health.trials import NodeCheckTrial, NodeFindings, Scene, count_innocents, extra_groups
 from hack.bench.support.outcome import Outcome, Scale, Table, Target, combine
 
 ISSUE = Scene("issue", 1_024, dead=3, tired=1, far=1, cut=1)
@@ -31,9 +31,9 @@ class NodeCheckResults:
     ours: Sequence[NodeFindings]  # of our rule, by trial
     theirs: Sequence[NodeFindings]  # of DLRover's, by trial
 
-    def exact(self, findings: Sequence[NodeFindings]) -> int:
+    def count_exact(self, findings: Sequence[NodeFindings]) -> int:
         """Count the trials in which all faults are reported, and nothing else."""
-        return sum(each.exact(trial.cluster) for each, trial in zip(findings, self.trials, strict=True))
+        return sum(each.is_exact(trial.cluster) for each, trial in zip(findings, self.trials, strict=True))
 
     def count_missed(self, findings: Sequence[NodeFindings]) -> int:
         """Count the faults that are not reported."""
@@ -44,17 +44,17 @@ class NodeCheckResults:
         scene, extra = self.scene, extra_groups(self.trials)
         rounds = [len(each.rounds) for each in self.trials], [len(each.theirs.rounds) for each in self.trials]
         rows = [
-            (f"{scene.nodes:,} nodes, {rule}", *(self.exact(findings) / len(findings), self.count_missed(findings)),
-             *(innocents(findings, self.trials), max(ran), sum(more) / len(more), max(more)))
+            (f"{scene.nodes:,} nodes, {rule}", self.count_exact(findings) / len(findings), self.count_missed(findings),
+             *(count_innocents(findings, self.trials), max(ran), sum(more) / len(more), max(more)))
             for rule, findings, ran, more
             in zip(("ours", "dlrover"), (self.ours, self.theirs), rounds, extra, strict=True)
         ]  # fmt: skip
         title = f"{scene.dead} bad, {scene.tired + scene.far} slow, {scene.cut} link of {scene.nodes:,}"
-        return Table(f"{title}: {len(self.trials)} floors", COLUMNS, rows)
+        return Table(f"{title}: {len(self.trials)} clusters", COLUMNS, rows)
 
 
 def run(scale: Scale) -> Outcome:
-    """Measure both, in as many floors and steps as there is time for."""
+    """Measure the node check and the detection of hangs. The scale sets the numbers of clusters and steps."""
     title = "health: who is found and who is blamed before a step, and in one that never ends"
     return combine(title, _nodes(scale.pick(400, 40, 2)), measure(scale))
 
@@ -64,14 +64,14 @@ def _nodes(times: int) -> Outcome:
     found = [_judge_clusters(scene, times) for scene in SCENES]
     issue = found[0]
     a_suspect = max(len(each.extra) / len(each.suspects) for each in issue.trials)
-    blamed = sum(innocents(each.ours, each.trials) for each in found)
-    idle = sum(len(trials.idle(trial)) for each in found for trial in each.trials)
+    blamed = sum(count_innocents(each.ours, each.trials) for each in found)
+    idle = sum(len(trials.idle_groups(trial)) for each in found for trial in each.trials)
     rounds = max(len(each.rounds) for each in issue.trials)
     return Outcome(
         "nodes",
         [each.table() for each in found],
         [
-            Target("1,024 nodes: exact verdicts, share", issue.exact(issue.ours) / len(issue.ours), ">=", 1.0),
+            Target("1,024 nodes: exact verdicts, share", issue.count_exact(issue.ours) / len(issue.ours), ">=", 1.0),
             Target("innocent nodes blamed, all scenes", blamed, "<=", 0),
             Target("1,024 nodes: rounds, at most 1 + log2", rounds, "<=", 1 + _LOG2),
             Target("1,024 nodes: extra groups for each suspect, at most log2", a_suspect, "<=", _LOG2),
@@ -85,8 +85,11 @@ def _nodes(times: int) -> Outcome:
     )
 
 
-def _judge_clusters(scene: Scene, floors: int) -> NodeCheckResults:
-    verdicts = [trials.judge_with_both_rules(scene.draw_cluster(seed)) for seed in range(floors)]
+def _judge_clusters(scene: Scene, clusters: int) -> NodeCheckResults:
+    verdicts = [trials.judge_with_both_rules(scene.draw_cluster(seed)) for seed in range(clusters)]
     return NodeCheckResults(
-        scene, verdicts, [trials.ours(each) for each in verdicts], [trials.theirs(each) for each in verdicts]
+        scene,
+        verdicts,
+        [trials.our_findings(each) for each in verdicts],
+        [trials.their_findings(each) for each in verdicts],
     )

@@ -78,7 +78,7 @@ class NodeFindings:
     cut: frozenset[tuple[int, ...]] = frozenset()  # bad links; only our rule reports them
     more: bool = False  # the rule also reports undecided groups or slow links, which no scene has
 
-    def exact(self, cluster: SimulatedNodes) -> bool:
+    def is_exact(self, cluster: SimulatedNodes) -> bool:
         """Return True if all faults are reported, and nothing else."""
         return self.count_false_reports(cluster) == 0 == self.count_missed(cluster) and not self.more
 
@@ -110,7 +110,7 @@ def judge_with_both_rules(cluster: SimulatedNodes) -> NodeCheckTrial:
         check = check.add_round(tuple(cluster.measure(group, len(rounds)) for group in answer))
 
 
-def ours(trial: NodeCheckTrial) -> NodeFindings:
+def our_findings(trial: NodeCheckTrial) -> NodeFindings:
     """Return our rule's verdict in the form in which both rules are compared."""
     verdict = trial.verdict
     bad, tired, far = (
@@ -125,16 +125,16 @@ def ours(trial: NodeCheckTrial) -> NodeFindings:
     return NodeFindings(bad, tired, far, frozenset(numbers(verdict.bad_links)), more)
 
 
-def theirs(trial: NodeCheckTrial) -> NodeFindings:
-    """Return DLRover's verdict in that form.
+def their_findings(trial: NodeCheckTrial) -> NodeFindings:
+    """Return DLRover's verdict in the form in which both rules are compared.
 
-    It does not tell if a slow node computes slowly or has a slow network: each counts as reported correctly.
+    DLRover does not tell if a slow node computes slowly or has a slow network: each counts as reported correctly.
     """
     slow, cluster = frozenset(trial.theirs.slow), trial.cluster
     return NodeFindings(frozenset(trial.theirs.bad), slow - cluster.far, slow & cluster.far)
 
 
-def innocents(findings: Sequence[NodeFindings], trials: Sequence[NodeCheckTrial]) -> int:
+def count_innocents(findings: Sequence[NodeFindings], trials: Sequence[NodeCheckTrial]) -> int:
     """Return the number of healthy nodes that are blamed, summed over the trials. findings: of the trials, in order."""
     return sum(each.count_false_reports(trial.cluster) for each, trial in zip(findings, trials, strict=True))
 
@@ -144,6 +144,6 @@ def extra_groups(trials: Sequence[NodeCheckTrial]) -> tuple[list[int], list[int]
     return [len(each.extra) for each in trials], [sum(map(len, each.theirs.rounds[1:])) for each in trials]
 
 
-def idle(trial: NodeCheckTrial) -> list[Group]:
+def idle_groups(trial: NodeCheckTrial) -> list[Group]:
     """Return our groups of later rounds that have no suspect node."""
     return [group for group in trial.extra if trial.suspects.isdisjoint(group)]

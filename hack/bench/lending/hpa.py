@@ -17,8 +17,8 @@ TARGET, TOLERANCE, SYNC_S, DOWN_S = 8, 0.1, 60.0, 300.0
 def hpa(observed: Observation, policy: Policy, now_s: float) -> list[Step]:
     """Decide for each job as the HorizontalPodAutoscaler would. policy: its cooldown is the pause before a shrink.
 
-    Each job sees the change of the one before, which real autoscalers do not: they would all grow into the same room.
-    observed: the jobs and the free capacity. now_s: seconds since 1970.
+    Each job sees the changes of the jobs before it. Real HPAs do not: they would all grow into the same room. observed:
+    the jobs and the free capacity. now_s: seconds since 1970.
     """
     free, steps = int(observed.room.free[:, observed.room.names.index(GPU)].sum()), []
     for each in observed.jobs:

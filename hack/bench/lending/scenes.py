@@ -39,7 +39,7 @@ class LendingScene:
 
     @property
     def is_random(self) -> bool:
-        """True if a seed labels its jobs. Only then is another seed another replay of a trace."""
+        """True if a seed labels the jobs. Only then does another seed give another replay of a trace."""
         return self.measured or self.elastic < 1
 
 
@@ -91,9 +91,7 @@ def clusters() -> list[str]:
 
 
 def replay_task(task: ReplayTask) -> ReplayResult:
-    """Replay a task without the autoscaler and with it, and with the oracle if the scene asks for one. Return the
-    result of all.
-    """
+    """Replay a task without the autoscaler and with it, and with the oracle if the scene asks for it. Compare them."""
     scene = task.scene
     jobs, rules = _jobs(task), _rules(task)
     without = replay(jobs, rules)
@@ -131,8 +129,9 @@ def _jobs(task: ReplayTask) -> Sequence[Submission]:
 
 
 def _rows(task: ReplayTask, rng: Random) -> Sequence[TraceRow]:
-    """Return the rows of the task's trace, or a generated stream if the task has no trace. [] if the trace is not on
-    this machine.
+    """Return the rows of the task's trace, or a generated stream for a cluster of GENERATED.
+
+    Returns () if the trace is not on this machine.
     """
     if task.cluster in GENERATED:
         gpus, load = GENERATED[task.cluster]

@@ -31,7 +31,7 @@ class LoadResult:
 
     created_s: float  # until all pods were created
     run_s: float  # from the first creation until the last pod was seen to run
-    behind_s: float  # by which the slowest watcher was later than the first
+    behind_s: float  # by which the last watcher saw all pods run after the first watcher did
     cut_off: int  # watchers that did not see all pods run
     seen_mib: float  # bytes that one watcher received
     mib: float  # most memory of the local cluster's process
@@ -42,7 +42,7 @@ class LoadResult:
 def start_cluster(*flags: str) -> Iterator[tuple[float, str, int]]:
     """Start a local cluster in a new folder, with these further flags. Yield (seconds until it was ready, URL, pid).
 
-    It is stopped at the end of the block.
+    It is stopped at the end of the block. Raises CalledProcessError if it does not start or stop.
     """
     with TemporaryDirectory() as folder:
         env = {**os.environ, "XDG_STATE_HOME": folder}
@@ -59,14 +59,16 @@ def start_cluster(*flags: str) -> Iterator[tuple[float, str, int]]:
             subprocess.run([*command, "down"], env=env, check=True, stdout=subprocess.DEVNULL)
 
 
-def start_s() -> float:
+def time_start() -> float:
     """Return the seconds from the call of `turnout local up` until the local cluster and its extender are ready."""
     with start_cluster() as (took_s, _, _):
         return took_s
 
 
 def fill_and_measure(nodes: int, pods: int) -> LoadResult:
-    """Fill a local cluster and watch it run."""
+    """Start a local cluster of `nodes` nodes, create `pods` pods, and measure until they run. Raises TimeoutError after
+    _LONGEST_S.
+    """
     with start_cluster("--nodes", str(nodes), "--gpus", str(_GPUS)) as (_, url, pid):
         return asyncio.run(asyncio.wait_for(_fill(url, pid, pods), _LONGEST_S))
 
@@ -103,11 +105,11 @@ async def _fill(url: str, pid: int, pods: int) -> LoadResult:
 async def _create(url: str, pods: int) -> None:
     """Create `pods` pods as fast as the server accepts them, and return when all are created. url: of the collection.
 
-    Raises RuntimeError if one is refused.
+    Raises RuntimeError if a pod is refused.
     """
     numbers = iter(range(pods))
 
-    async def some(session: aiohttp.ClientSession) -> None:
+    async def create_next(session: aiohttp.ClientSession) -> None:
         """Create pods one after the other until all are created."""
         for number in numbers:
             async with session.post(url, data=json.dumps(_pod(number)), headers=_JSON) as answer:
@@ -116,7 +118,7 @@ async def _create(url: str, pods: int) -> None:
                 await answer.read()
 
     async with aiohttp.ClientSession() as session:
-        await asyncio.gather(*(some(session) for _ in range(_AT_ONCE)))
+        await asyncio.gather(*(create_next(session) for _ in range(_AT_ONCE)))
 
 
 _JSON = {"Content-Type": "application/json"}

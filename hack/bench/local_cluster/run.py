@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import statistics
 
-from hack.bench.local_cluster.load import WATCHERS, fill_and_measure, start_s
+from hack.bench.local_cluster.load import WATCHERS, fill_and_measure, time_start
 from hack.bench.support.measure import load_note
 from hack.bench.support.outcome import Outcome, Scale, Table, Target
 
@@ -17,7 +17,7 @@ NODES, PODS, STARTS = 1_000, 10_000, 5
 def run(scale: Scale) -> Outcome:
     """Time several starts, then fill a cluster once. The first start does not count: it may compile modules."""
     nodes, pods, starts = scale.pick((NODES, PODS, STARTS), (200, 1_500, 3), (4, 8, 1))
-    ready = [start_s() for _ in range(starts + 1)][1:]
+    ready = [time_start() for _ in range(starts + 1)][1:]
     one = fill_and_measure(nodes, pods)
     starts_table = Table(
         "seconds until ready", {"": "", "median": ".2f", "least": ".2f", "most": ".2f", "times": "d"},
@@ -47,7 +47,7 @@ def run(scale: Scale) -> Outcome:
 
 
 def _notes(quick: bool) -> tuple[str, ...]:
-    """Return the notes about the load. quick: say that it is smaller than the targets' one."""
+    """Return the notes about the load. quick: say that it is smaller than the load of the targets."""
     size = f"Smaller than the issue's {NODES:,} nodes and {PODS:,} pods. " if quick else ""
     return (
         f"{size}{load_note()}",

@@ -18,7 +18,7 @@ _PATH = "/api/v1/pods?watch=1&resourceVersion=1&allowWatchBookmarks=true"
 
 
 class Watcher(asyncio.Protocol):
-    """One watch."""
+    """One watch of all pods. done_s: when it had seen `pods` running pods, seconds since 1970; 0.0 before."""
 
     def __init__(self, path: str, pods: int) -> None:
         self.path = path
@@ -43,7 +43,7 @@ class Watcher(asyncio.Protocol):
             self.done.set()
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Note that the watch was cut off."""
+        """End the waits for this watch: the server or the network closed it."""
         self.begun.set()
         self.done.set()
 
@@ -51,7 +51,7 @@ class Watcher(asyncio.Protocol):
 async def watch(url: str, how_many: int, pods: int) -> None:
     """Run `how_many` watches until each has seen `pods` running pods or was closed; print the times as JSON.
 
-    url: of the collection of pods. Prints "ready" when all watches have begun.
+    url: of the API server. Prints "ready" when all watches have begun.
     """
     loop = asyncio.get_running_loop()
     watchers, parts = [], urlsplit(url)

@@ -67,8 +67,8 @@ def run(scale: Scale) -> Outcome:
 async def _measure(nodes: int, jobs: int, changes: int, viewers: int, seconds: float) -> Outcome:
     """Start the page's server with a synthetic cluster, and measure it with viewers and in Chromium.
 
-    nodes, jobs: of the cluster. changes: number of changed jobs that the browser waits for. viewers: their number.
-    seconds: for which they follow the stream.
+    nodes, jobs: of the cluster. changes: number of new jobs that the browser waits for. viewers: their number. seconds:
+    for which the load of the viewers is measured.
     """
     async with _server(nodes, jobs) as (address, pid):
         sizes = await _sizes(address)
@@ -128,10 +128,10 @@ async def _sizes(address: str) -> list[tuple[str, float, float]]:
 
 
 async def _viewers(address: str, pid: int, viewers: int, seconds: float) -> list[tuple[str, float]]:
-    """Let `viewers` viewers follow the stream for `seconds` seconds. Return (name, value) for the server's CPU share
-    and memory.
+    """Let `viewers` viewers follow the stream, and measure for `seconds` seconds. Return (name, value) for the server's
+    CPU share and memory.
 
-    pid: process ID of the server.
+    pid: process ID of the server. Raises AssertionError if a viewer's stream ends.
     """
     async with _session() as session:
         tasks = [asyncio.create_task(_view(session, address)) for _ in range(viewers)]
@@ -193,7 +193,8 @@ async def _browser(address: str, changes: int) -> list[tuple[str, float]]:
 async def _views(tab: Any, address: str, changes: int) -> list[tuple[str, float]]:
     """Measure the page in a browser's tab. Return (name, value) of each figure.
 
-    tab: connection to the tab. changes: number of changed jobs to wait for.
+    tab: connection to the tab. changes: number of new jobs to wait for. Raises TimeoutError of playwright if the page
+    does not appear.
     """
     await tab.goto(f"{address}/#token={LOGIN}")
     await tab.get_by_text("Largest free gang").wait_for()

@@ -33,15 +33,15 @@ class OpenWatches:
     """Watches that are all open."""
 
     def unsynced(self) -> list[str]:
-        """Return nothing: everything is there."""
+        """Return []: all watches have their lists."""
         return []
 
     def interrupted_s(self) -> float:
-        """Return 0: all is live."""
+        """Return 0: no watch is interrupted."""
         return 0.0
 
     def last_error(self) -> str:
-        """Return no error."""
+        """Return "": there was no error."""
         return ""
 
 
@@ -54,7 +54,7 @@ class SyntheticSource:
         self.watches = OpenWatches()
 
     def reason_chain(self, job: str) -> tuple[tuple[str, str], ...]:
-        """Return one row."""
+        """Return one row, which says that the job is synthetic."""
         return (("queue", f"{job} is synthetic"),)
 
     def change(self, rng: random.Random) -> None:

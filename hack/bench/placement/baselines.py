@@ -36,9 +36,10 @@ def best_fit(fabric: Fabric, room: Room, pods: int) -> Hosts | None:
 
 
 def _fill(sums: RoomByTier, tier: int, switch: int, pods: int) -> list[tuple[int, int]]:
-    """Return (host, pods) below a switch: the tightest child that holds all, else the largest ones first.
+    """Return (host, pods) below a switch: the tightest child that holds the rest, else the largest child first.
 
-    sums: free slots of each switch. tier, switch: the switch's tier, 0 for a host, and its index there.
+    sums: free slots of each switch. tier, switch: the switch's tier, 0 for a host, and its index there. pods: at most
+    the free slots of the switch.
     """
     if tier == 0:
         return [(switch, pods)]
@@ -81,8 +82,9 @@ def spread(fabric: Fabric, room: Room, pods: int, rng: random.Random) -> Hosts |
 def kueue(fabric: Fabric, room: Room, pods: int) -> Hosts | None:
     """Return a host per rank by the rule of Kueue 0.16 for a preferred leaf; None where the gang does not fit.
 
-    The tightest domain of the lowest level that holds the gang. On each level below, the children of all chosen domains
-    form one list: the largest come first, and the last one is the tightest that holds the rest.
+    The rule chooses the lowest level at which one domain holds the gang, and the tightest such domain. On each level
+    below, the children of all chosen domains form one list. The largest children come first; the last child is the
+    tightest that holds the rest.
     Source: pkg/cache/scheduler/tas_flavor_snapshot.go, `findLevelWithFitDomains` and `updateCountsToMinimum`.
     """
     sums = RoomByTier(fabric, room)
@@ -93,17 +95,17 @@ def kueue(fabric: Fabric, room: Room, pods: int) -> Hosts | None:
             chosen = [int(fits[np.argmin(domain_room[fits])])]
             for lower in range(tier - 1, -1, -1):
                 below = [child for one in chosen for child in range(*sums.children(lower + 1, one))]
-                counts = _fewest(sums.at_tier(lower), below, pods)
+                counts = _count_by_domain(sums.at_tier(lower), below, pods)
                 chosen = sorted(counts)
             return [host for host in chosen for _ in range(counts[host])]
     return None
 
 
-def _fewest(domain_room: Room, domains: list[int], pods: int) -> dict[int, int]:
-    """Return how many pods each of the fewest domains gets, as {domain: pods}.
+def _count_by_domain(domain_room: Room, domains: list[int], pods: int) -> dict[int, int]:
+    """Return how many pods each domain gets, as {domain: pods}, so that as few domains as possible get pods.
 
-    domain_room: pods that each domain can hold. The largest come first; the last one is the tightest that holds the
-    rest.
+    domain_room: pods that each domain can hold; together at least `pods`. The largest domains come first; the last is
+    the tightest that holds the rest.
     """
     counts: dict[int, int] = {}
     descending = sorted(domains, key=lambda domain: (-domain_room[domain], domain))

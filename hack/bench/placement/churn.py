@@ -47,7 +47,7 @@ def measure(seeds: Iterable[int], gangs: int, hosts: Sequence[int] = HOSTS) -> O
     """Replay streams of gangs on clusters of several sizes under each placement rule; return the table and the targets.
 
     seeds: one stream for each. gangs: number of gangs in a stream. hosts: sizes of the clusters, each one of HOSTS.
-    Raises RuntimeError if a rule places a gang wrongly.
+    Raises RuntimeError if a rule places a gang wrongly or not at all.
     """
     rules: dict[str, Policy] = {"ours": _ours, "best fit": baselines.best_fit, "Kueue": baselines.kueue}
     rows: list[tuple[str | float, ...]] = []
@@ -81,7 +81,7 @@ def _ours(tree: Fabric, room: Room, pods: int) -> Hosts | None:
 
 
 def fabric(hosts: int) -> Fabric:
-    """Return a fabric of `hosts` hosts. Their names are in another order than the hosts in the fabric."""
+    """Return a fabric of `hosts` hosts, one of HOSTS. Their names are in another order than the hosts in the fabric."""
     leaf_hosts, leaves = SIZES[HOSTS.index(hosts)]
     names = list(range(hosts))
     random.Random(hosts).shuffle(names)
@@ -112,7 +112,7 @@ def _run(rule: Policy, hosts: int, seeds: Iterable[int], gangs: int) -> _Figures
             placement = rule(tree, room, size)
             times_ms.append((time.process_time() - begun) * 1e3)
             if placement is None or len(set(placement)) != size or (room[placement] != 1).any():
-                raise RuntimeError(f"a rule broke the rules on a gang of {size}")
+                raise RuntimeError(f"a rule places a gang of {size} wrongly or not at all")
             room[placement] -= 1
             heapq.heappush(running, (now - math.log(1 - rng.random()), number, placement))
             paid, number = ring_cost(tree, placement), number + 1

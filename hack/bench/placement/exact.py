@@ -39,9 +39,9 @@ def optimum(
             model.add(sum(under) == size * model.new_int_var(0, pods // size, ""))
     single = []
     for row in used:
-        is_one_leaf = model.new_bool_var("")
-        model.add(sum(row) <= 1).only_enforce_if(is_one_leaf)
-        single.append(is_one_leaf)
+        is_one_switch = model.new_bool_var("")
+        model.add(sum(row) <= 1).only_enforce_if(is_one_switch)
+        single.append(is_one_switch)
     model.minimize(sum(sum(row) for row in used) - sum(single))
     solver = cp_model.CpSolver()
     solver.parameters.max_time_in_seconds = limit_s

@@ -42,7 +42,7 @@ def draw(seed: int) -> PlacementInstance:
 
 
 def digest(drawn: Iterable[PlacementInstance]) -> str:
-    """Return a digest of the instances, by which two runs can be compared to have had the same input."""
+    """Return a digest of the instances: two runs with the same digest had the same input."""
     checksum = hashlib.sha256()
     for one in drawn:
         checksum.update(repr((one.fabric.names, one.room.tolist(), one.pods)).encode())

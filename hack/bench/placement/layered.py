@@ -24,7 +24,8 @@ _DEEP = ((2, 64), (1, 8))  # of 512 pods
 def measure(count: int, repeats: int) -> Outcome:
     """Place one gang in two layers for each of `count` seeds, and compare with the optimum where CP-SAT proved it.
 
-    repeats: how often a large gang is timed.
+    repeats: how often a large gang is timed. Raises RuntimeError if a placement violates the request, and ValueError if
+    no gang is both placed and proved.
     """
     paid: list[tuple[int, int]] = []
     missed = 0
@@ -81,7 +82,7 @@ def _check(fabric: Fabric, room: Room, found: Placement, pods: int, layers: Sequ
     counts = np.bincount(hosts_of(found), minlength=len(room))
     is_whole = all((np.add.reduceat(counts, fabric.starts[tier]) % size == 0).all() for tier, size in layers)
     if found.pods != pods or (counts > room).any() or not is_whole:
-        raise RuntimeError("an answer that breaks its layers")
+        raise RuntimeError("a placement violates its request")
 
 
 def _p99_ms(repeats: int) -> float:

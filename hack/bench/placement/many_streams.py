@@ -18,7 +18,7 @@ _GANGS = 40
 def measure(seeds: Iterable[int]) -> Outcome:
     """Replay the stream of each seed by our rule and by best fit. Return the ratio of their ring crossings as a target.
 
-    seeds: at least one. Without a table; the two means and the number of seeds on which ours cost more are in `more`.
+    seeds: at least one. There is no table; `more` has the two means and the number of seeds on which ours cost more.
     """
     tree, paid = streams.fabric(), []
     for seed in seeds:

@@ -36,7 +36,7 @@ class Arrival:
 
 @dataclass(frozen=True, slots=True)
 class PolicyFigures:
-    """What one policy made of a stream, after the warm-up."""
+    """The figures of one policy on a stream, after the warm-up."""
 
     whole_nodes: float  # empty nodes, mean over time
     rejected: float  # pods of GPUS GPUs that found no node, to all of them, 0..1
@@ -87,7 +87,7 @@ def replay(stream: Sequence[Arrival], choose: Choose, leave: Callable[[int], Non
     """Run a stream by one policy; return its figures after the warm-up. Raises RuntimeError if a node gets too many
     GPUs.
 
-    choose: returns the node of a pod, None for none. leave: called when a pod leaves.
+    stream: at least one pod. choose: returns the node of a pod, None for none. leave: called when a pod leaves.
     """
     free, begin = [GPUS] * NODES, stream[int(WARM_UP * len(stream))].at
     running: list[tuple[float, int, int, int]] = []  # end, number, node, GPUs
@@ -95,7 +95,7 @@ def replay(stream: Sequence[Arrival], choose: Choose, leave: Callable[[int], Non
     large, rejected = 0, 0
 
     def pass_time(until: float) -> None:
-        """Advance the time, and add what is free and used until then to the sums."""
+        """Advance the time to `until`, and add the empty nodes and the used GPUs of that span to the sums."""
         nonlocal now, empty_host_s, used
         span = max(0.0, until - max(now, begin))
         empty_host_s += span * free.count(GPUS)

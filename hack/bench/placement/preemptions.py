@@ -27,7 +27,10 @@ _NOW_S = 1767225600.0 + 36_000  # ten hours into 2026, in seconds since 1970
 
 
 def measure(count: int) -> Outcome:
-    """Place gangs on `count` random clusters of each kind, and return the table and the targets."""
+    """Place gangs on `count` random clusters of each kind, and return the targets.
+
+    Raises ValueError if no preemption is planned.
+    """
     shapes = [is_spread(seed) for seed in range(count)]
     prices = [preemption_cost(seed) for seed in range(count)]
     known = [(paid, minimum) for paid, minimum in prices if minimum]
@@ -215,7 +218,7 @@ def _least_loss(
     pods: int,
     gpus_per_pod: int,
 ) -> int | None:
-    """Return the least GPU-seconds to lose so that the hosts hold the gang; None if no choice of victims does.
+    """Return the least GPU-seconds to lose so that the hosts hold the gang; None if no choice of victims is enough.
 
     free: free GPUs by host. lost: what each gang loses. min_pods_by_host: pods that a host has to hold at least. hosts:
     that may be used. pods: of the gang. gpus_per_pod: of each of its pods.
@@ -229,9 +232,9 @@ def _least_loss(
 
 
 def _choices(lost: Lost, hosts: Sequence[str]) -> Iterator[tuple[int, Counter[str]]]:
-    """Yield what is lost and the GPUs freed by host, for every choice of gangs that have a pod on these hosts.
+    """Yield (GPU-seconds lost, GPUs freed by host) for every choice of gangs that have a pod on these hosts.
 
-    A gang that loses a pod loses all that it has done.
+    A gang that loses a pod loses all of its GPU-seconds.
     """
     victims = [pods for pods in lost.values() if any(host in hosts for host, _, _ in pods)]
     for chosen in itertools.chain.from_iterable(

@@ -43,23 +43,23 @@ _CEILINGS = (0.85, 0.9, 0.95)
 
 def run(scale: Scale) -> Outcome:
     """Measure single decisions, streams and speed, and return the outcome of all parts."""
-    single = _single(scale.pick(800, 80, 2))
-    flowing = {full: _streams(full) for full in scale.pick(_CEILINGS, (streams.FULL,), (streams.FULL,))}
-    trickled = trickling.measure(ours, scale.pick(streams.SEEDS, range(1, 4), range(1, 2)))
+    single = _compare_decisions(scale.pick(800, 80, 2))
+    by_ceiling = {full: _replay_streams(full) for full in scale.pick(_CEILINGS, (streams.FULL,), (streams.FULL,))}
+    trickle_costs = trickling.measure(our_hosts, scale.pick(streams.SEEDS, range(1, 4), range(1, 2)))
     speed = _placement_times(*scale.pick((31, 200), (9, 20), (1, 1)))
-    rows = flowing[streams.FULL]
+    rows = by_ceiling[streams.FULL]
     worst = max(rows, key=lambda row: row.ours[0] - row.best_fit[0])
-    worse = single.worse + sum(row.worse for some in flowing.values() for row in some)
+    worse = single.worse + sum(row.worse for some in by_ceiling.values() for row in some)
     slowest = max(p99 for name, _, p99 in speed if p99 is not None)
-    trickled_worse = sum(max(row.in_order, row.shuffled) > row.together for row in trickled)
+    trickled_worse = sum(max(row.in_order, row.shuffled) > row.together for row in trickle_costs)
     to_best_fit = _mean(row.ours[0] for row in rows) / _mean(row.best_fit[0] for row in rows)
     columns = {"one plan, members of hosts": "", "median ms": ".3f", "p99 ms": ".3f"}
     return combine(
         "placement: rings that cross few switches",
         Outcome(
             "whole gangs",
-            (single.table(), *(_stream_table(full, some) for full, some in flowing.items()), trickling.table(trickled),
-             Table("speed", columns, speed)),
+            (single.table(), *(_stream_table(full, some) for full, some in by_ceiling.items()),
+             trickling.table(trickle_costs), Table("speed", columns, speed)),
             (
                 Target("mean cost to exact optimum, where CP-SAT closed", single.ratio, "<=", 1.02),
                 Target("instances on which best fit by level is cheaper", worse, "<=", 0),
@@ -79,7 +79,7 @@ def run(scale: Scale) -> Outcome:
     )  # fmt: skip
 
 
-def _notes(single: _Single, worst: _Seed) -> tuple[str, ...]:
+def _notes(single: _DecisionCosts, worst: _SeedCosts) -> tuple[str, ...]:
     """Return the notes about proved instances, the worst seed and the digests of the inputs."""
     return (
         f"CP-SAT proved {single.closed} of {single.count} instances, {_CLOSES_S:g} s each at most.",
@@ -89,8 +89,8 @@ def _notes(single: _Single, worst: _Seed) -> tuple[str, ...]:
     )
 
 
-def ours(fabric: Fabric, room: Room, pods: int) -> Hosts | None:
-    """Return our host of each rank; None if the gang does not fit. pods: of the gang.
+def our_hosts(fabric: Fabric, room: Room, pods: int) -> Hosts | None:
+    """Return our host of each pod; None if the gang does not fit. pods: of the gang.
 
     Raises RuntimeError if a second plan differs.
     """
@@ -102,8 +102,11 @@ def ours(fabric: Fabric, room: Room, pods: int) -> Hosts | None:
 
 
 @dataclass(slots=True)
-class _Single:
-    """Single decisions, summed by kind of fabric: (ours, best fit, spread, optimum) of those that closed."""
+class _DecisionCosts:
+    """Single decisions that CP-SAT closed, by kind of fabric.
+
+    costs: ring crossings of (ours, best fit, spread, optimum) of each. leaves: those of leaves alone, without optimum.
+    """
 
     count: int
     closed: int
@@ -128,7 +131,7 @@ class _Single:
         return Table(title, {**columns, "leaf: ours/fit/spread": ""}, rows)
 
 
-def _single(count: int) -> _Single:
+def _compare_decisions(count: int) -> _DecisionCosts:
     """Place one gang on each of `count` drawn instances by three policies, and compare with the proved optimum.
 
     Instances without a proof within _CLOSES_S are counted and not compared. Raises RuntimeError if an answer costs less
@@ -140,7 +143,7 @@ def _single(count: int) -> _Single:
     drawn = [instances.draw(seed) for seed in range(count)]
     for seed, one in enumerate(drawn):
         answers = (
-            ours(one.fabric, one.room, one.pods),
+            our_hosts(one.fabric, one.room, one.pods),
             baselines.best_fit(one.fabric, one.room, one.pods),
             baselines.spread(one.fabric, one.room, one.pods, random.Random(seed)),
         )
@@ -155,7 +158,7 @@ def _single(count: int) -> _Single:
         leaves[one.kind].append(tuple(each.crossings[0] for each in paid))
     closed = [row for rows in costs.values() for row in rows]
     ratio = sum(row[0] for row in closed) / max(1, sum(row[3] for row in closed))
-    return _Single(count, len(closed), worse, ratio, instances.digest(drawn), costs, leaves)
+    return _DecisionCosts(count, len(closed), worse, ratio, instances.digest(drawn), costs, leaves)
 
 
 def _legal(one: instances.PlacementInstance, hosts: Hosts | None) -> Hosts:
@@ -165,18 +168,18 @@ def _legal(one: instances.PlacementInstance, hosts: Hosts | None) -> Hosts:
 
 
 @dataclass(frozen=True, slots=True)
-class _Seed:
+class _SeedCosts:
     """One stream: mean crossings a gang of each policy, of all switches and of leaves alone."""
 
     seed: int
     full: float
-    worse: int  # how often best fit, asked from our very state, had the cheaper answer
+    worse: int  # how often best fit had a cheaper answer for the same room, or ours or best fit had none
     ours: tuple[float, float]
     best_fit: tuple[float, float]
     spread: tuple[float, float]
 
 
-def _streams(full: float) -> list[_Seed]:
+def _replay_streams(full: float) -> list[_SeedCosts]:
     """Replay all streams under three policies. full: highest share of taken nodes. Return the figures of each seed."""
     tree = streams.fabric()
     instances = (
@@ -188,8 +191,8 @@ def _streams(full: float) -> list[_Seed]:
         rng = random.Random(seed)
 
         def ours_beside_best_fit(fabric: Fabric, room: Room, pods: int, worse: list[int] = worse) -> Hosts | None:
-            """Return our hosts, and count in `worse` if best fit has a cheaper answer for the same room."""
-            mine, theirs = ours(fabric, room, pods), baselines.best_fit(fabric, room, pods)
+            """Return our hosts. Count in `worse` if best fit has a cheaper answer, or if one of both has none."""
+            mine, theirs = our_hosts(fabric, room, pods), baselines.best_fit(fabric, room, pods)
             worse[0] += (
                 mine is None or theirs is None or ring_cost(fabric, mine).total > ring_cost(fabric, theirs).total
             )
@@ -199,11 +202,11 @@ def _streams(full: float) -> list[_Seed]:
             return baselines.spread(fabric, room, pods, rng)
 
         runs = [streams.replay(tree, events, policy) for policy in (ours_beside_best_fit, baselines.best_fit, spread)]
-        rows.append(_Seed(seed, runs[0].full, worse[0], *((_mean(run.total), _mean(run.leaf)) for run in runs)))
+        rows.append(_SeedCosts(seed, runs[0].full, worse[0], *((_mean(run.total), _mean(run.leaf)) for run in runs)))
     return rows
 
 
-def _stream_table(full: float, rows: list[_Seed]) -> Table:
+def _stream_table(full: float, rows: list[_SeedCosts]) -> Table:
     """Return the table of ring crossings in streams: a row for each seed and one with the means.
 
     full: highest share of taken nodes, named in the title.
@@ -211,8 +214,8 @@ def _stream_table(full: float, rows: list[_Seed]) -> Table:
     of_each = [(str(row.seed), *row.ours, *row.best_fit, *row.spread, row.full) for row in rows]
     means = ("mean", *np.mean([row[1:] for row in of_each], axis=0).tolist())
     lines = [
-        (name, ours_, fit, spread, ours_ / fit, f"{ours_leaf:.2f}/{fit_leaf:.2f}/{spread_leaf:.2f}", times_ms)
-        for name, ours_, ours_leaf, fit, fit_leaf, spread, spread_leaf, times_ms in (*of_each, means)
+        (name, ours_, fit, spread, ours_ / fit, f"{ours_leaf:.2f}/{fit_leaf:.2f}/{spread_leaf:.2f}", taken_share)
+        for name, ours_, ours_leaf, fit, fit_leaf, spread, spread_leaf, taken_share in (*of_each, means)
     ]
     columns = {"seed": "", **dict.fromkeys(("ours", "fit", "spread", "ours/fit"), ".3f")}
     title = f"ring crossings a gang, {streams.GANGS} gangs on {streams.NODES} nodes, at most {full:.0%} taken"
@@ -250,7 +253,7 @@ def _tree(cores: int, spines: int, leaves: int) -> Fabric:
 
 
 def _times_ms(call: Callable[[], object], repeats: int) -> list[float]:
-    """Call `call` once without a clock, then `repeats` times. Return the time of each of these in ms."""
+    """Call `call` once untimed, then `repeats` times. Return the time of each timed call in ms."""
     call()
     times_ms = []
     for _ in range(repeats):

@@ -25,7 +25,7 @@ GPUS = 8
 
 
 class SimulatedClock(RealClock):
-    """A clock moved by hand; nobody here waits."""
+    """A clock that stands still until `now_s` is set. It is for code that does not wait."""
 
     def __init__(self) -> None:
         self.now_s = 1000.0
@@ -61,7 +61,7 @@ class SimulatedCluster:
         self.extender.view.layout.set_map(fabric)
 
     def show(self, pod: Mapping[str, Any]) -> None:
-        """Show a pod."""
+        """Show a pod to the extender, as an event of a watch does."""
         self.watches.put_pod(msgspec.convert(pod, Pod))
 
     def filter(self, pod: Mapping[str, Any], names: Sequence[str]) -> list[str]:

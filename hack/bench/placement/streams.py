@@ -84,7 +84,7 @@ def read_committed() -> dict[int, list[int]]:
     return {seed: _read(line) for seed, line in zip(SEEDS, _FILE.read_text().splitlines(), strict=True)}
 
 
-def first(events: Sequence[int], gangs: int) -> list[int]:
+def first_gangs(events: Sequence[int], gangs: int) -> list[int]:
     """Return the beginning of a stream: its first `gangs` gangs, and the departures before the next gang comes.
 
     events: as `generate` returns them.
@@ -99,7 +99,7 @@ def first(events: Sequence[int], gangs: int) -> list[int]:
 
 
 def digest(events: Iterable[Sequence[int]]) -> str:
-    """Return a digest of the streams, by which two runs can be compared to have had the same input."""
+    """Return a digest of the streams: two runs with the same digest had the same input."""
     return hashlib.sha256("\n".join(map(_write, events)).encode()).hexdigest()[:16]
 
 
@@ -118,7 +118,7 @@ def replay(tree: Fabric, events: Sequence[int], policy: Policy) -> StreamCost:
             continue
         hosts = policy(tree, room, event)
         if hosts is None or len(hosts) != event or len(set(hosts)) != event or (room[hosts] != 1).any():
-            raise RuntimeError(f"a policy broke the rules on a gang of {event}")
+            raise RuntimeError(f"a policy places a gang of {event} wrongly or not at all")
         room[hosts] -= 1
         full.append(1 - int(room.sum()) / NODES)
         placements.append(hosts)

@@ -32,12 +32,12 @@ class TrickleCost:
 def measure(together: streams.Policy, seeds: Iterable[int], gangs: int = 40) -> list[TrickleCost]:
     """Replay the committed streams with all pods of a gang at once, and with pods that come one by one.
 
-    seeds: of the streams. together: policy that places all pods of a gang at once, on the hosts that are free then.
-    gangs: number of first gangs of each stream.
+    seeds: of the streams, each in streams.SEEDS. together: policy that places all pods of a gang at once, on the hosts
+    that are free then. gangs: number of first gangs of each stream.
     """
     tree, instances, found = streams.fabric(), streams.read_committed(), []
     for seed in seeds:
-        events = streams.first(instances[seed], gangs)
+        events = streams.first_gangs(instances[seed], gangs)
         runs = (streams.replay(tree, events, together), replay(tree, events, None), replay(tree, events, seed))
         found.append(TrickleCost(seed, *(statistics.fmean(run.total) for run in runs)))
     return found

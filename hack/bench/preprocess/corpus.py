@@ -37,7 +37,8 @@ class Corpus:
         """Write the first and the second half of the file `path`, by bytes and in whole lines, into two files beside
         it.
 
-        Returns their paths in this order. Existing files are replaced.
+        Returns their paths in this order. Existing files are replaced. Raises ValueError if no line ends in the second
+        half.
         """
         content = path.read_bytes()
         middle = content.index(b"\n", len(content) // 2) + 1
@@ -67,7 +68,7 @@ class Corpus:
                 other.write(line)
             out.write(b'{"text":"')
             for line in _until(lines, long_bytes):
-                out.write(text.inner(line))
+                out.write(text.text_within(line))
                 other.write(line)
             out.write(b'"}\n')
             for line in _until(lines, small_bytes // 2):
@@ -76,7 +77,9 @@ class Corpus:
         return joined, small
 
     def tokenizer(self) -> Path:
-        """Return the folder of a byte-level BPE of 32,000 tokens as Hugging Face keeps it. Train it on a sample."""
+        """Return the folder of a byte-level BPE of 32,000 tokens as Hugging Face keeps it. Train it on a sample unless
+        it exists.
+        """
         from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
         folder = self.folder / "tokenizer"

@@ -25,7 +25,7 @@ class Usage:
 
 
 class CommandFailed(Exception):
-    """A command that ended with another status than 0. Report it; the other rows stay."""
+    """A command ended with another status than 0. output: its last lines."""
 
     def __init__(self, command: Sequence[str], status: int, output: str) -> None:
         super().__init__(f"{Path(command[0]).name} ended with status {status}: {output}")
@@ -35,8 +35,9 @@ class CommandFailed(Exception):
 def run(command: Sequence[str], environment: Mapping[str, str], log: Path, *, memory: bool = False) -> Usage:
     """Run a command to its end and return what it used. Its output goes to the file `log`.
 
-    environment: added to that of this process. memory: also sample the memory of its processes ten times a second.
-    Raises CommandFailed with the last lines of the log.
+    environment: added to this process's environment. memory: also sample the memory of its processes ten times a
+    second. Raises CommandFailed with the last lines of the log if the command fails, and FileNotFoundError if there is
+    no such program.
     """
     with log.open("wb") as output:
         began_s = time.monotonic()

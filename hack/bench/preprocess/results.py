@@ -35,7 +35,7 @@ class PreprocessRunResult:
         return ratio(self.size_bytes / 1e6, self.usage.wall_s - start.wall_s)
 
     def cpu_rate(self, start: Usage) -> float:
-        """Return MB for each second of CPU time after start-up."""
+        """Return MB for each second of CPU time after start-up; NaN if a run over one document used no less."""
         return ratio(self.size_bytes / 1e6, self.usage.cpu_s - start.cpu_s)
 
 
@@ -66,7 +66,7 @@ class PreprocessFindings:
         pairs = zip(self.rounds.get(side, ()), self.starts.get(side, ()), strict=True)
         return [run.rate(start) for run, start in pairs]
 
-    def over(self, side: str, ours: str = OURS) -> float:
+    def ratio_to(self, side: str, ours: str = OURS) -> float:
         """Return the median ratio of our rate to the rate of `side`, round by round; NaN if one of them did not run.
 
         A slow side, which ran once on less text, is compared by medians. ours: name of the side that counts as ours.
@@ -79,16 +79,19 @@ class PreprocessFindings:
         return middle_ratio(own, other)
 
     def cpu_rates(self, side: str) -> list[float]:
-        """Return MB per second of CPU time of a side, in each round. A second load on the machine changes these less
-        than `rates`.
+        """Return MB per second of CPU time of a side, in each round. Other load on the machine changes these less than
+        `rates`.
 
         Returns [] if the side did not run, or if its CPU time cannot be counted.
         """
         pairs = zip(self.rounds.get(side, ()), self.starts.get(side, ()), strict=True)
         return [] if side in _NOT_COUNTED else [run.cpu_rate(start) for run, start in pairs]
 
-    def over_by_cpu(self, side: str, ours: str = OURS) -> float:
-        """Return the ratio of the medians of `cpu_rates`, ours to those of `side`; NaN if one is not known."""
+    def cpu_ratio_to(self, side: str, ours: str = OURS) -> float:
+        """Return the ratio of the medians of `cpu_rates`, ours to those of `side`; NaN if one is not known.
+
+        ours: name of the side that counts as ours.
+        """
         return ratio(middle(self.cpu_rates(ours)), middle(self.cpu_rates(side)))
 
     def peak_mib(self, side: str) -> float:
@@ -105,21 +108,21 @@ class PreprocessFindings:
 
 
 def targets(findings: PreprocessFindings, *, full: bool) -> list[Target]:
-    """Return the targets that docs/preprocess.md promises.
+    """Return the targets of docs/benchmarks.md.
 
-    full: the sizes are those that the promises name; otherwise the target on memory names no sizes.
+    full: the sizes are those of docs/benchmarks.md; otherwise the target on memory names no sizes.
     """
     sizes = "1, 4 and 16 GB" if full else "the sizes above"
     return [
-        Target("rate, --engine gigatoken, beside gigatoken's own file path", findings.over(GIGATOKEN), ">=", 0.8),
-        Target("rate, --engine auto, beside gigatoken's own file path", findings.over(GIGATOKEN, AUTO), ">=", 0.8),
-        Target("rate, --engine auto, beside preprocess_data_fast.py", findings.over(FAST, AUTO), ">=", 1.0),
-        Target("rate, --engine auto, beside preprocess_data.py", findings.over(OLD, AUTO), ">=", 8.0),
-        Target("rate, --engine auto, beside datatrove's writer", findings.over(DATATROVE, AUTO), ">=", 8.0),
+        Target("rate, --engine gigatoken, beside gigatoken's own file path", findings.ratio_to(GIGATOKEN), ">=", 0.8),
+        Target("rate, --engine auto, beside gigatoken's own file path", findings.ratio_to(GIGATOKEN, AUTO), ">=", 0.8),
+        Target("rate, --engine auto, beside preprocess_data_fast.py", findings.ratio_to(FAST, AUTO), ">=", 1.0),
+        Target("rate, --engine auto, beside preprocess_data.py", findings.ratio_to(OLD, AUTO), ">=", 8.0),
+        Target("rate, --engine auto, beside datatrove's writer", findings.ratio_to(DATATROVE, AUTO), ">=", 8.0),
         Target(f"memory for {sizes}, MiB", findings.peak_mib(OURS), "<=", MEMORY_LIMIT_MIB),
         Target("merge, beside cp of the same bytes", findings.merge_ratio(), ">=", 0.8),
         Target("a long document, beside the same bytes in small ones", findings.long_document_ratio(), "<=", 1.2),
-        Target("Spark on local[2], beside the local runner", findings.over(OURS, SPARK), ">=", 0.8),
+        Target("Spark on local[2], beside the local runner", findings.ratio_to(OURS, SPARK), ">=", 0.8),
     ]
 
 
@@ -158,7 +161,7 @@ def _rate_row(findings: PreprocessFindings, side: str) -> tuple[object, ...]:
         *(side, runs[0].size_bytes / 1e6, len(runs), middle(rates)),
         f"{min(rates):,.1f}..{max(rates):,.1f}" if rates else _MISSING,
         *(middle(findings.cpu_rates(side)), middle(start.wall_s for start in findings.starts.get(side, ()))),
-        *((_MISSING,) * 2 if own else (findings.over(side, AUTO), findings.over_by_cpu(side, AUTO))),
+        *((_MISSING,) * 2 if own else (findings.ratio_to(side, AUTO), findings.cpu_ratio_to(side, AUTO))),
         {True: "equal", False: "DIFFERENT", None: _MISSING}[findings.equal.get(side)],
     )
 

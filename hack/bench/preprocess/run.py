@@ -50,7 +50,7 @@ SMALLEST = PreprocessPlan(1 * MB, 1 * MB, rounds=1, memory=((1 * MB, 1),), long_
 
 
 def run(scale: Scale) -> Outcome:
-    """Measure: unless in full, less text and fewer rounds."""
+    """Measure all sides. Only FULL has all of the text and all rounds."""
     with tempfile.TemporaryDirectory(prefix="turnout-preprocess-", dir=DISK) as folder:
         return run_preprocessors(Path(folder), scale.pick(FULL, QUICK, SMALLEST), full=scale is Scale.FULL)
 
@@ -63,7 +63,7 @@ def run_preprocessors(folder: Path, plan: PreprocessPlan, *, full: bool) -> Outc
     """
     busy = os.getloadavg()[0]
     bench = PreprocessBenchmark(Corpus(folder), plan)
-    findings = bench.play()
+    findings = bench.measure_all()
     found = [each.note for each in bench.peers if isinstance(each, MissingPreprocessor)]
     notes = [
         "Rates are after start-up: the time of a run over one short document is subtracted. MB are of JSON lines.",
@@ -97,7 +97,7 @@ def _versions() -> str:
 
 @dataclass(slots=True)
 class PreprocessBenchmark:
-    """One run: what is measured, in order."""
+    """One run of the benchmark. faults: a line for each failure. peers: the sides that are not always there."""
 
     corpus: Corpus
     plan: PreprocessPlan
@@ -107,16 +107,16 @@ class PreprocessBenchmark:
     _starts: dict[str, list[Usage]] = field(default_factory=dict)
     _rounds: dict[str, list[PreprocessRunResult]] = field(default_factory=dict)
 
-    def play(self) -> PreprocessFindings:
+    def measure_all(self) -> PreprocessFindings:
         """Measure all sides and return the findings.
 
         A failure of one side is added to `faults`, and the others go on. `peers` is set.
         """
         tokenizer = self.corpus.tokenizer()
         vocabulary = tokenizer / "tokenizer.json"
-        self.peers = [*sides.peers(os.environ, tokenizer), sides.on_spark(vocabulary)]
-        gigatoken = sides.gigatoken(vocabulary)
-        ours, auto = sides.ours("gigatoken", vocabulary), sides.ours("auto", vocabulary)
+        self.peers = [*sides.peers(os.environ, tokenizer), sides.spark_side(vocabulary)]
+        gigatoken = sides.gigatoken_side(vocabulary)
+        ours, auto = sides.our_side("gigatoken", vocabulary), sides.our_side("auto", vocabulary)
         others = [peer for peer in self.peers if isinstance(peer, Preprocessor)]
         every = [gigatoken, ours, auto, *others]
         for side in every:
@@ -126,8 +126,8 @@ class PreprocessBenchmark:
             for side in every:
                 if side.name not in SLOW:
                     self._measure(side, text)
-        self._once(ours, less)
-        self._once(sides.gigatoken(vocabulary, keep=True), less)
+        self._run_side(ours, less)
+        self._run_side(sides.gigatoken_side(vocabulary, keep=True), less)
         for side in others:
             if side.name in SLOW:
                 self._measure(side, less)
@@ -136,18 +136,18 @@ class PreprocessBenchmark:
             rounds=self._rounds,
             long_document=self._long_document(ours),
             merges=self._merges(vocabulary, text),
-            equal=self._equal(),
+            equal=self._compare_tokens(),
             memory=self._memory(ours, [side for side in others if side.name == FAST]),
         )
 
     def _start(self, side: Preprocessor) -> PreprocessRunResult | None:
         """Run a side over one short document. Return the run; None after a failure."""
         one, two = self.corpus.short_documents()
-        return self._once(side, one, [one, two] if side.halves else [one])
+        return self._run_side(side, one, [one, two] if side.halves else [one])
 
     def _measure(self, side: Preprocessor, text: Path) -> None:
         """Run a side over one short document and over `text`. Store both runs, or none of them if one failed."""
-        start, run = self._start(side), self._once(side, text)
+        start, run = self._start(side), self._run_side(side, text)
         if start is not None and run is not None:
             self._starts.setdefault(side.name, []).append(start.usage)
             self._rounds.setdefault(side.name, []).append(run)
@@ -169,7 +169,7 @@ class PreprocessBenchmark:
             return [MergeResult(*found) for found in json.loads(log.read_text().splitlines()[-1])]
 
     def _memory(self, ours: Preprocessor, others: Sequence[Preprocessor]) -> dict[str, list[PreprocessRunResult]]:
-        """Measure the peak memory of `ours` for every size of the plan, and of `others` for the first size alone.
+        """Measure the peak memory of `ours` for every size of the plan, and of `others` until a side has succeeded.
 
         Returns the runs by the name of the side, in the order of the sizes; failed runs are left out. The generated
         files are removed, except the one that the rates read.
@@ -179,31 +179,29 @@ class PreprocessBenchmark:
         for size_bytes, times in self.plan.memory:
             texts.add(text := self.corpus.lines(size_bytes))
             for side in (ours, *(others if not found else ())):
-                if (run := self._once(side, text, [text] * times, memory=True)) is not None:
+                if (run := self._run_side(side, text, [text] * times, memory=True)) is not None:
                     found.setdefault(side.name, []).append(run)
         for text in texts - {self.corpus.lines(self.plan.text_bytes)}:
             text.unlink()
         return found
 
     def _long_document(self, ours: Preprocessor) -> list[tuple[PreprocessRunResult, PreprocessRunResult]]:
-        """Run `ours` over a text with one long document, and over a text of the same size in small documents.
+        """Run `ours` over a text with one long document, and over the same text in small documents.
 
-        This is done `plan.long_rounds` times.
-
-        Returns (run over the long document, run over the small ones) for each round in which both succeeded. Both files
-        are removed.
+        This is done `plan.long_rounds` times. Returns (run over the long document, run over the small ones) for each
+        round in which both succeeded. Both files are removed.
         """
         long, small = self.corpus.long_document(self.plan.long_bytes, self.plan.long_bytes)
         found = []
         for _ in range(self.plan.long_rounds):
-            runs = self._once(ours, long), self._once(ours, small)
+            runs = self._run_side(ours, long), self._run_side(ours, small)
             if runs[0] is not None and runs[1] is not None:
                 found.append((runs[0], runs[1]))
         long.unlink()
         small.unlink()
         return found
 
-    def _once(
+    def _run_side(
         self, side: Preprocessor, text: Path, paths: Sequence[Path] | None = None, *, memory: bool = False
     ) -> PreprocessRunResult | None:
         """Run a side once and store the digest of its tokens for `text`. Return the run; None after a failure, which is
@@ -228,7 +226,7 @@ class PreprocessBenchmark:
                 self._digests.setdefault((side.name, text), _digest([Path(f"{out}{name}") for name in side.outputs]))
         return PreprocessRunResult(size_bytes, usage)
 
-    def _equal(self) -> dict[str, bool]:
+    def _compare_tokens(self) -> dict[str, bool]:
         """Return, by the name of a side, whether its tokens equal ours for every file that both read. Sides without
         such a file are absent.
         """

@@ -1,4 +1,4 @@
-"""The preprocessors that are compared, as commands: ours, and those of others where they are to be had.
+"""The preprocessors that are compared, as commands: ours, and those of others where they are installed.
 
 TURNOUT_PEERS names a folder. Its `Megatron-LM` is a copy of that repository with a `.venv` that can run its tools; its
 `datatrove` is a virtual environment. gigatoken runs in this process's environment. They are not in this repository.
@@ -40,7 +40,7 @@ class Preprocessor:
 
 @dataclass(frozen=True, slots=True)
 class MissingPreprocessor:
-    """A preprocessor that is not to be had here."""
+    """A preprocessor that is not installed here."""
 
     name: str
     reason: str
@@ -51,7 +51,7 @@ class MissingPreprocessor:
         return f"{self.name}: not run: {self.reason}."
 
 
-def ours(engine: str, vocabulary: Path) -> Preprocessor:
+def our_side(engine: str, vocabulary: Path) -> Preprocessor:
     """Return the side that runs our preprocessor with WORKERS processes.
 
     engine: "gigatoken" or "auto". vocabulary: path of tokenizer.json.
@@ -64,10 +64,10 @@ def ours(engine: str, vocabulary: Path) -> Preprocessor:
     return Preprocessor({"gigatoken": OURS, "auto": AUTO}[engine], command, ("_text_document.bin",))
 
 
-def on_spark(vocabulary: Path) -> Preprocessor | MissingPreprocessor:
+def spark_side(vocabulary: Path) -> Preprocessor | MissingPreprocessor:
     """Return the side that runs our preprocessor on Spark's local[WORKERS], as docs/preprocess.md starts it.
 
-    vocabulary: path of tokenizer.json. Returns MissingPreprocessor, which has the reason, without pyspark or java.
+    vocabulary: path of tokenizer.json. Returns MissingPreprocessor with the reason if pyspark or java is missing.
     """
     submit, script = Path(sys.executable).with_name("spark-submit"), _ROOT / "preprocess" / "pyspark_preprocess.py"
     if not submit.exists():
@@ -95,7 +95,7 @@ def _arguments(paths: Sequence[Path], prefix: Path, engine: str, vocabulary: Pat
     ]
 
 
-def gigatoken(vocabulary: Path, *, keep: bool = False) -> Preprocessor:
+def gigatoken_side(vocabulary: Path, *, keep: bool = False) -> Preprocessor:
     """Return the side that runs gigatoken's own reader of JSON lines.
 
     vocabulary: path of tokenizer.json. keep: also write the tokens, so that they can be compared.
@@ -109,9 +109,9 @@ def gigatoken(vocabulary: Path, *, keep: bool = False) -> Preprocessor:
 
 
 def peers(environ: Mapping[str, str], tokenizer: Path) -> list[Preprocessor | MissingPreprocessor]:
-    """Return Megatron-LM's two scripts and datatrove's writer, in this order; MissingPreprocessor for each that is not
-    installed.
+    """Return the sides of Megatron-LM's two scripts and of datatrove's writer, in this order.
 
+    A side that is not installed is a MissingPreprocessor.
     environ: FOLDER names the folder with the peers. tokenizer: folder with tokenizer.json and tokenizer_config.json.
     """
     names = (FAST, OLD, DATATROVE)

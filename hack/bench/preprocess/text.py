@@ -173,8 +173,8 @@ def _in_order(blocks: Sequence[int], processes: int, size_bytes: int) -> Iterato
                 pending.append(pool.apply_async(block_of_lines, (following,)))
 
 
-def inner(line: bytes) -> bytes:
-    """Return the text of a line as it stands between the quotation marks, escapes included."""
+def text_within(line: bytes) -> bytes:
+    """Return the text of a line of this module as it stands between the quotation marks, escapes included."""
     start = line.index(_TEXT_BEGINS) + len(_TEXT_BEGINS)
     return line[start : max(line.rfind(end, start) for end in _TEXT_ENDS)]
 
@@ -305,7 +305,7 @@ def _pieces() -> TextPieces:
         listed = _words(rng, script)
         words.append(len(strings))
         strings += [space + word for word in listed] + listed
-        short = _distinct(rng, script.syllables, _FRAGMENTS)
+        short = _distinct_strings(rng, script.syllables, _FRAGMENTS)
         fragments.append(len(strings))
         strings += [space + fragment for fragment in short] + short
     places = []
@@ -355,8 +355,8 @@ def _words(rng: np.random.Generator, script: WritingSystem) -> list[str]:
     return ["".join(syllables[row[:count]]) for row, count in zip(drawn, counts, strict=True)]
 
 
-def _distinct(rng: np.random.Generator, syllables: Sequence[str], count: int) -> list[str]:
-    """Draw `count` distinct strings of one to three syllables, shortest first.
+def _distinct_strings(rng: np.random.Generator, syllables: Sequence[str], count: int) -> list[str]:
+    """Draw `count` distinct strings of one to three syllables, those of fewer syllables first.
 
     syllables: each one is a string by itself.
     """

@@ -54,9 +54,9 @@ def measure_recovery(records: Sequence[Record], act: RecoveryEvent, at_s: float)
     records: of all processes so far. at_s: monotonic seconds.
     """
     rounds = rounds_of(records)
-    older = [record for each in rounds if each.begun_s <= at_s for record in each.all("stepped")]
+    older = [record for each in rounds if each.begun_s <= at_s for record in each.records_of("stepped")]
     later = sorted(
-        (record for each in rounds if each.begun_s > at_s for record in each.all("stepped")),
+        (record for each in rounds if each.begun_s > at_s for record in each.records_of("stepped")),
         key=lambda record: record.at_s,
     )
     reached = max((record.step for record in older), default=0)
@@ -72,10 +72,10 @@ def measure_recovery(records: Sequence[Record], act: RecoveryEvent, at_s: float)
 
 
 def _last_new_s(older: Sequence[Record], on_the_way: Sequence[Record], reached: int) -> float:
-    """Return when the last step was done that was new at that time, monotonic seconds; 0.0 if none was.
+    """Return when a step was last done for the first time, monotonic seconds; 0.0 if there was none.
 
-    reached: newest step before the act. older, on_the_way: records of steps from rounds before the act, and of those
-    after it until recovery.
+    reached: newest step before the act. older, on_the_way: records of steps of rounds that began before the act, and of
+    later rounds until recovery.
     """
     first_s = min((record.at_s for record in older if record.step == reached), default=0.0)
     return max([first_s, *(record.at_s for record in on_the_way if record.step > reached)])
@@ -105,8 +105,8 @@ def may_begin(records: Sequence[Record], act: RecoveryEvent, every: int) -> bool
     rounds = rounds_of(records)
     if not rounds:
         return False
-    steps = {record.step for record in rounds[-1].all("stepped") if record.world == act.before}
-    if len({record.rank for record in rounds[-1].all("begun")}) < act.before or len(steps) < QUIET:
+    steps = {record.step for record in rounds[-1].records_of("stepped") if record.world == act.before}
+    if len({record.rank for record in rounds[-1].records_of("begun")}) < act.before or len(steps) < QUIET:
         return False
     return max(steps) > every and max(steps) % every == every // 2
 
@@ -134,7 +134,7 @@ Begin = Callable[[int], AbstractAsyncContextManager[TrainingJob]]
 class RecoveryTrial:
     """One act."""
 
-    back: RecoveryMeasurement | None  # None if the job did not recover in time
+    recovery: RecoveryMeasurement | None  # None if the job did not recover in time
     why: str = ""  # the reason if the act never began, else ""
 
 
@@ -150,7 +150,7 @@ async def run_acts(begin: Begin, acts: Sequence[RecoveryEvent], limit_s: float) 
             while left:
                 act = left.pop(0)
                 found[act] = await _run_act(job, act, limit_s)
-                if found[act].back is None:
+                if found[act].recovery is None:
                     break
     return found
 

@@ -20,7 +20,7 @@ from hack.bench.recovery.acts import PLAN, Begin, RecoveryEvent, RecoveryTrial, 
 from hack.bench.support.outcome import Outcome, Scale, Table, Target
 from hack.chaos.testbed.manifests import MAX_WORKERS, MIN_WORKERS, SHORT, USUAL
 from hack.chaos.train_script import DISK_EVERY
-from turnout.cli.verb_support.terminal import ended_by_sigterm
+from turnout.cli.verb_support.terminal import cancel_on_sigterm
 
 LIMIT_S, TIMES = 120.0, 5
 MAX_AGAIN = 1  # the step that was in flight
@@ -31,14 +31,14 @@ TORCH_SHORT = (
 )
 OURS = ("turnout-run", "turnout-run, usual")
 QUICK: Mapping[str, Begin] = {
-    OURS[0]: partial(ours.begun, clocks=SHORT),
-    "torchrun": partial(torchrun.begun, conf=TORCH_SHORT),
+    OURS[0]: partial(ours.start_job, clocks=SHORT),
+    "torchrun": partial(torchrun.start_job, conf=TORCH_SHORT),
 }
 SMALLEST: Mapping[str, Begin] = {OURS[0]: QUICK[OURS[0]]}
 FULL: Mapping[str, Begin] = {
     **QUICK,
-    OURS[1]: partial(ours.begun, clocks=USUAL),
-    "torchrun, usual": partial(torchrun.begun, conf=""),
+    OURS[1]: partial(ours.start_job, clocks=USUAL),
+    "torchrun, usual": partial(torchrun.start_job, conf=""),
 }
 Trials = Mapping[str, Mapping[RecoveryEvent, Sequence[RecoveryTrial]]]  # of each side, by its name, of each act
 COLUMNS = {"what happens, launcher": "", "next new step s": ".2f", "stood still s": ".2f", "steps again": "g"}
@@ -46,10 +46,13 @@ COLUMNS |= {"from": "", "timed out": "d", "times": "d"}
 
 
 def measure(scale: Scale) -> Outcome:
-    """Cause all events, with each launcher in turn; unless in full once, with short clocks. Smallest: ours alone."""
+    """Cause all events, with each launcher in turn. Return the table and the targets.
+
+    With Scale.FULL each event is caused TIMES times, and with usual clocks too. The smallest scale runs ours alone.
+    """
     logging.getLogger("turnout.simulator").setLevel(logging.ERROR)
     return outcome(
-        asyncio.run(ended_by_sigterm(_run_trials(scale.pick(FULL, QUICK, SMALLEST), scale.pick(TIMES, 1, 1))))
+        asyncio.run(cancel_on_sigterm(_run_trials(scale.pick(FULL, QUICK, SMALLEST), scale.pick(TIMES, 1, 1))))
     )
 
 
@@ -66,10 +69,13 @@ async def _run_trials(sides: Mapping[str, Begin], times: int) -> Trials:
 
 
 def outcome(trials: Trials) -> Outcome:
-    """Return the table of medians for each event. A trial that timed out counts as infinitely long."""
+    """Return the table of medians for each event, the targets and the notes.
+
+    A trial without a recovery counts as infinitely long.
+    """
     of_ours = [trial for side in OURS for some in trials.get(side, {}).values() for trial in some]
-    repeated = [trial.back.repeated_steps if trial.back else math.inf for trial in of_ours]
-    disk = [trial for trial in of_ours if trial.back and {*trial.back.sources} - {"memory", "buddy"}]
+    repeated = [trial.recovery.repeated_steps if trial.recovery else math.inf for trial in of_ours]
+    disk = [trial for trial in of_ours if trial.recovery and {*trial.recovery.sources} - {"memory", "buddy"}]
     return Outcome(
         "events",
         [
@@ -85,7 +91,7 @@ def outcome(trials: Trials) -> Outcome:
             ),
             Target("events after which ours read its state from disk", len(disk) if of_ours else math.nan, "<=", 0),
         ],
-        [*_notes(), *_never_begun(trials)],
+        [*_notes(), *_notes_on_unstarted_acts(trials)],
     )
 
 
@@ -93,16 +99,16 @@ def _row(act: RecoveryEvent, side: str, trials: Sequence[RecoveryTrial]) -> tupl
     """Return the row of one act on one side: medians in seconds and in steps, sources of the state, timeouts, number
     of trials.
     """
-    backs = [trial.back for trial in trials if trial.back]
-    late = len(trials) - len(backs)
-    values = [(each.new_s, each.still_s, each.repeated_steps) for each in backs] + [(math.inf,) * 3] * late
+    recoveries = [trial.recovery for trial in trials if trial.recovery]
+    late = len(trials) - len(recoveries)
+    values = [(each.new_s, each.still_s, each.repeated_steps) for each in recoveries] + [(math.inf,) * 3] * late
     medians = (median(each) for each in zip(*values, strict=True)) if values else (math.nan,) * 3
-    whence = ", ".join(sorted({" and ".join(each.sources) for each in backs})) or "-"
+    whence = ", ".join(sorted({" and ".join(each.sources) for each in recoveries})) or "-"
     return (f"{act.what}, {side}", *medians, whence, late, len(trials))
 
 
-def _never_begun(trials: Trials) -> list[str]:
-    """Return a line for each trial whose job never trained, with the reason."""
+def _notes_on_unstarted_acts(trials: Trials) -> list[str]:
+    """Return a line for each trial whose act never began, with the reason."""
     return [
         f"{side}, {act.what}: {trial.why}"
         for side, acts in trials.items()

@@ -48,13 +48,13 @@ class Launcher:
 
 
 def torchrun(*options: str) -> list[str]:
-    """Return the command of an agent of torch."""
+    """Return the command of an agent of torch, without the training script. options: further ones."""
     common = [f"--max-restarts={RESTARTS}", "--local-addr=127.0.0.1"]
     return [sys.executable, "-m", "torch.distributed.run", *common, *options]
 
 
 def turnout(*options: str) -> list[str]:
-    """Return the command of an agent of ours."""
+    """Return the command of an agent of ours, without the training script. options: further ones."""
     return [sys.executable, "-m", "turnout.launcher", f"--max-restarts={RESTARTS}", "--local-addr=127.0.0.1", *options]
 
 
@@ -95,7 +95,7 @@ TORCH_SHRINKS = Launcher("torchrun, --nnodes=1:2", lambda port, folder: [_torch_
 
 
 class BenchmarkJob:
-    """A running job. Use it in a `with` block, which ends whatever the job started."""
+    """A running job. Use it in a `with` block, which ends all of its processes."""
 
     def __init__(self, launcher: Launcher, names: NameSource, folder: Path) -> None:
         self._launcher, self._names, self._folder = launcher, names, folder
@@ -117,17 +117,17 @@ class BenchmarkJob:
                 wait_until_listening(port)
             command = mount_namespace.command([*words, *WORKER, memory], self._names, self._folder)
             agent = subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-            self._ends.callback(_end, agent)
+            self._ends.callback(_end_agent, agent)
             self._agents.append(agent)
             threading.Thread(target=self._listen, args=(agent,), daemon=True).start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        """End the agents, then whatever they left behind."""
-        left = self._born()
+        """End the agents, then kill the training processes that they left, and remove the memory folder."""
+        left = self._start_times()
         self._ends.close()
         for pid, began in left.items():
-            if worker.born(pid) == began:
+            if worker.start_time(pid) == began:
                 os.kill(pid, signal.SIGKILL)
 
     def marks(self) -> list[PhaseMark]:
@@ -137,16 +137,16 @@ class BenchmarkJob:
             PhaseMark.read(line) for text in texts for line in text.splitlines(keepends=True) if line.endswith("\n")
         ]
 
-    def _born(self) -> dict[int, str]:
-        """Return every training process that ever ran: {pid: start time, as `worker.born` returns it}."""
+    def _start_times(self) -> dict[int, str]:
+        """Return {pid: start time as of `worker.start_time`} of every training process that ever ran."""
         names = [path.name.split("-") for path in self._memory.glob("marks-*")]
         return {int(pid): began for _, pid, began in names}
 
     def stepping_pids(self) -> dict[int, int]:
         """Return the pid of each rank whose newest process is alive and has made a step, by rank."""
-        began = self._born()
+        began = self._start_times()
         last = first_steps(self.marks(), ())
-        return {rank: mark.pid for rank, mark in last.items() if worker.born(mark.pid) == began[mark.pid]}
+        return {rank: mark.pid for rank, mark in last.items() if worker.start_time(mark.pid) == began[mark.pid]}
 
     def wait_until_stepping(self, limit_s: float = START_S) -> bool:
         """Wait until every rank is alive and has made a step. Return False after `limit_s` seconds, or if an agent
@@ -173,7 +173,7 @@ class BenchmarkJob:
         The other ranks have to make a step; LOST if they do not within `limit_s` seconds, or if all agents end.
         """
         agent = self._agents.pop()
-        victims = [agent.pid, *_below(agent.pid)]
+        victims = [agent.pid, *_descendants(agent.pid)]
         return self._kill_and_measure(victims, RANKS - len({*self.stepping_pids().values()} & {*victims}), limit_s)
 
     def _kill_and_measure(self, victims: Sequence[int], ranks: int, limit_s: float) -> KillResult:
@@ -182,7 +182,7 @@ class BenchmarkJob:
         LOST after `limit_s` seconds, or if all agents have ended. victims: pids.
         """
         with ExitStack() as stack:
-            old = self._born().keys()
+            old = self._start_times().keys()
             ends = [os.pidfd_open(pid) for pid in self.stepping_pids().values()]
             for end in ends:
                 stack.callback(os.close, end)
@@ -243,7 +243,7 @@ def kill_agent_result(launcher: Launcher, names: NameSource, folder: Path, limit
         return job.kill_agent(limit_s) if job.wait_until_stepping() else LOST
 
 
-def _end(agent: subprocess.Popen[str]) -> None:
+def _end_agent(agent: subprocess.Popen[str]) -> None:
     """Terminate an agent; kill it after 10 s."""
     agent.terminate()
     try:
@@ -253,7 +253,7 @@ def _end(agent: subprocess.Popen[str]) -> None:
         agent.wait()
 
 
-def _below(pid: int) -> list[int]:
+def _descendants(pid: int) -> list[int]:
     """Return the pids of all descendants of a process."""
     children: dict[int, list[int]] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
@@ -267,7 +267,7 @@ def _below(pid: int) -> list[int]:
 
 
 def wait_until_listening(port: int) -> None:
-    """Wait until the first agent listens, so that the last one does not become the host. Returns after START_S in
+    """Wait until an agent listens on the port, so that a later agent does not become the host. Return after START_S in
     any case.
     """
     give_up_s = time.monotonic() + START_S

@@ -36,8 +36,8 @@ class TurnoutJob:
     async def strike(self, act: RecoveryEvent) -> float:
         """Cause the event `act` in the job, and return when, in monotonic seconds.
 
-        KILLED hits the last training process that is found, HEAD the node of the coordinator, LOST the last other node.
-        The other events write the number of workers `act.after` into the job.
+        KILLED hits the last training process that is found, FIRST_NODE_LOST the node of the coordinator, NODE_LOST the
+        last other node. The other events write the number of workers `act.after` into the job.
         """
         if act is RecoveryEvent.KILLED:
             return (await self._injectors.do(FaultEvent(Fault.PROCESS, _LAST, 0.0, 0.0))).at_s
@@ -55,7 +55,7 @@ class TurnoutJob:
 
 
 @asynccontextmanager
-async def begun(workers: int, clocks: Clocks) -> AsyncIterator[TurnoutJob]:
+async def start_job(workers: int, clocks: Clocks) -> AsyncIterator[TurnoutJob]:
     """Yield a new job with `workers` workers on a local cluster of its own. Both end with the block.
 
     clocks: of the job's launcher. Raises ChildFailed if a program does not start.

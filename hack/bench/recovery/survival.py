@@ -45,9 +45,7 @@ COLUMNS |= {"worst s": ".2f"}
 
 
 def measure(scale: Scale) -> Outcome:
-    """Run the trials of each kind of death, and return the table and the targets. The notes tell why jobs were lost,
-    five at most.
-    """
+    """Run the trials of each kind of death. Return the table, the targets, and at most five notes on lost jobs."""
     times = scale.pick(200, 5, 1)
     found = {death: _trials(death, times) for death in KilledProcess}
     coordinators = [*found[KilledProcess.COORDINATOR_IN_TRAINING], *found[KilledProcess.COORDINATOR_IN_JOIN]]
@@ -90,8 +88,8 @@ def _trials(death: KilledProcess, times: int) -> list[SurvivalResult]:
         return list(pool.map(one, range(times)))
 
 
-class _Late(Exception):
-    """A job did not come as far as it should within its time."""
+class _TimeLimitPassed(Exception):
+    """A job did not reach the next state within its time."""
 
 
 def trial(death: KilledProcess, folder: Path) -> SurvivalResult:
@@ -111,7 +109,7 @@ def trial(death: KilledProcess, folder: Path) -> SurvivalResult:
         return SurvivalResult(
             not ends.violations, bool(split_worlds(records)), charged, min(begun) - died_s, str(ends.violations)
         )
-    except _Late as error:
+    except _TimeLimitPassed as error:
         return SurvivalResult(False, bool(split_worlds(job.records())), -1, LIMIT_S, str(error))
     finally:
         job.end()
@@ -120,7 +118,7 @@ def trial(death: KilledProcess, folder: Path) -> SurvivalResult:
 def _start_and_kill(death: KilledProcess, job: Job) -> float:
     """Start three agents, wait for the situation that `death` names, and kill the process.
 
-    Returns the time of the kill, monotonic seconds. Raises _Late if the situation does not come.
+    Returns the time of the kill, monotonic seconds. Raises _TimeLimitPassed if the situation does not come.
     """
     _start(job, 0)
     _require(until(lambda: _has_logged(job, 0, "coordinator_begun"), LIMIT_S), "a coordinator")
@@ -146,9 +144,9 @@ def _start(job: Job, at: int) -> None:
 
 
 def _require(did: bool, what: str) -> None:
-    """Raise _Late if `did` is false. what: what did not happen, for the message."""
+    """Raise _TimeLimitPassed if `did` is false. what: what did not happen, for the message."""
     if not did:
-        raise _Late(f"{what} did not come within {LIMIT_S:g} s")
+        raise _TimeLimitPassed(f"{what} did not come within {LIMIT_S:g} s")
 
 
 def _has_logged(job: Job, number: int, event: str) -> bool:

@@ -39,7 +39,7 @@ class Torchrun:
         self._nodes: list[tuple[str, subprocess.Popen[bytes]]] = []  # that live, with their agents; one has the store
         self._agents: list[subprocess.Popen[bytes]] = []  # that ever were
 
-    def add(self) -> None:
+    def add_node(self) -> None:
         """Start the agent of a new node. The first call also waits until the node's store listens."""
         name = f"{self._home.parent.name}-{time.monotonic_ns()}"
         command = torchrun(
@@ -62,13 +62,13 @@ class Torchrun:
     async def strike(self, act: RecoveryEvent) -> float:
         """Cause the event `act` in the job, and return when it began, in monotonic seconds.
 
-        KILLED hits the process with the highest rank of the newest round, HEAD the first node, which has the store; the
-        others hit the last node. A lost node is replaced at once.
+        KILLED hits the process with the highest rank of the newest round, FIRST_NODE_LOST the first node, which has the
+        store. LEAVES and NODE_LOST hit the last node; GROWS adds a node. A lost node is replaced at once.
         """
         at_s = time.monotonic()
         match act:
             case RecoveryEvent.GROWS:
-                await asyncio.to_thread(self.add)
+                await asyncio.to_thread(self.add_node)
             case RecoveryEvent.LEAVES:
                 self._nodes.pop()[1].terminate()
             case RecoveryEvent.KILLED:
@@ -77,7 +77,7 @@ class Torchrun:
             case RecoveryEvent.NODE_LOST | RecoveryEvent.FIRST_NODE_LOST:
                 name, _ = self._nodes.pop(0 if act is RecoveryEvent.FIRST_NODE_LOST else -1)
                 await asyncio.to_thread(_kill, lambda home: home == name)
-                await asyncio.to_thread(self.add)
+                await asyncio.to_thread(self.add_node)
         return at_s
 
     async def listen(self) -> None:
@@ -86,7 +86,7 @@ class Torchrun:
             self.records += await asyncio.to_thread(lambda: list(self._history.look()))
             for node in [node for node in self._nodes if node[1].poll() is not None]:
                 self._nodes.remove(node)
-                await asyncio.to_thread(self.add)
+                await asyncio.to_thread(self.add_node)
             await asyncio.sleep(_LOOK_S)
 
     def end(self) -> None:
@@ -97,7 +97,7 @@ class Torchrun:
 
 
 @asynccontextmanager
-async def begun(workers: int, conf: str) -> AsyncIterator[Torchrun]:
+async def start_job(workers: int, conf: str) -> AsyncIterator[Torchrun]:
     """Run a job of `workers` nodes while the block runs; its processes and its folder are removed afterwards.
 
     conf: for --rdzv-conf, "" for torchrun's defaults. The nodes may not have joined when the block begins.
@@ -111,7 +111,7 @@ async def begun(workers: int, conf: str) -> AsyncIterator[Torchrun]:
         listening = asyncio.create_task(job.listen())
         try:
             for _ in range(workers):
-                await asyncio.to_thread(job.add)
+                await asyncio.to_thread(job.add_node)
             yield job
         finally:
             listening.cancel()

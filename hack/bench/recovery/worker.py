@@ -20,8 +20,8 @@ STEP_S = 0.02
 LIFE_S = 180
 
 
-def born(pid: int | str) -> str:
-    """Return when a process began, in clock ticks as text; "" if it has ended. With its pid this identifies it."""
+def start_time(pid: int | str) -> str:
+    """Return when a process began, in clock ticks as text; "" if it has ended. The pid and this time identify it."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -35,7 +35,7 @@ def main(folder: Path) -> None:
     folder: of the saved state; the marks of this process are appended to a file there.
     """
     signal.alarm(LIFE_S)
-    with (folder / f"marks-{os.getpid()}-{born('self')}").open("a", buffering=1) as marks:
+    with (folder / f"marks-{os.getpid()}-{start_time('self')}").open("a", buffering=1) as marks:
 
         def mark(word: str) -> None:
             rank, restart = (int(os.environ[name]) for name in ("RANK", "TORCHELASTIC_RESTART_COUNT"))

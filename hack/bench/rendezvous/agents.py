@@ -61,7 +61,7 @@ class WorldTimes:
     why: str = ""  # what broke, "" for nothing
 
 
-class _Broke(Exception):
+class _ProcessFailed(Exception):
     """A process ended, or reported that it cannot go on."""
 
 
@@ -72,8 +72,9 @@ def gather(
     afterwards.
 
     Call it in a process with a single thread. limit_s: seconds for everything. one_dies: the last agent has a process
-    of its own, which is killed once all have met. processes: over which the other agents are distributed. A timeout or
-    an error is a result with `why`. Raises RuntimeError if this process has several threads. kind: of the rendezvous.
+    of its own, which is killed once all have met. processes: number, over which the other agents are distributed. kind:
+    of the rendezvous. A timeout or an error is a result with `why`. Raises RuntimeError if this process has several
+    threads.
     """
     if (threads := len(os.listdir("/proc/self/task"))) != 1:
         raise RuntimeError(f"{threads} threads: a fork would take one of them")
@@ -86,7 +87,7 @@ def gather(
         return meeting.kill_last(met) if one_dies else met
     except TimeoutError:
         return WorldTimes(agents, why=f"not done in {limit_s:g} s")
-    except _Broke as broke:
+    except _ProcessFailed as broke:
         return WorldTimes(agents, why=str(broke))
     finally:
         for process in started:
@@ -116,7 +117,10 @@ class _Agents:
         self._lines = [_start(self._started, _run_meetings, self._kind, each, self._agents, port) for each in shares]
 
     def meet(self) -> WorldTimes:
-        """Wait until all are ready, give the start signal, and return the seconds until the last agent has its rank."""
+        """Wait until all agents are ready, give the start signal, and wait until the last agent has its rank.
+
+        Returns the times of both. Raises TimeoutError, or _ProcessFailed if a process ends or fails.
+        """
         _receive_all(self._lines, self._give_up_s)
         signal_s = time.monotonic()
         for line in self._lines:
@@ -125,7 +129,10 @@ class _Agents:
         return WorldTimes(self._agents, last_s - signal_s, signal_s - self._began_s)
 
     def kill_last(self, met: WorldTimes) -> WorldTimes:
-        """Kill the last process; return `met` with the times until its death was noticed and the others met again."""
+        """Kill the last process; return `met` with the times until its death was noticed and the others met again.
+
+        Raises TimeoutError, or _ProcessFailed if another process ends or fails.
+        """
         time.sleep(CALM_S)
         killed_s = time.monotonic()
         self._started[-1].kill()
@@ -134,14 +141,13 @@ class _Agents:
         return replace(met, noticed_s=noticed_s - killed_s, renewed_s=last_s - noticed_s)
 
     def _last_s(self, lines: Sequence[Connection], agents: int) -> float:
-        """Return when the last of `agents` agents got its rank, monotonic seconds. Raises _Broke if some agents did
-        not.
+        """Return when the last of `agents` agents got its rank, monotonic seconds. lines: to the agents' processes.
 
-        lines: to the processes of the agents.
+        Raises _ProcessFailed if some agents got none.
         """
         times: list[float] = [each for share in _receive_all(lines, self._give_up_s) for each in share]
         if len(times) != agents:
-            raise _Broke(f"{len(times)} of {agents} agents told their rank")
+            raise _ProcessFailed(f"{len(times)} of {agents} agents told their rank")
         return max(times)
 
 
@@ -162,7 +168,8 @@ def _start(started: list[multiprocessing.process.BaseProcess], work: Callable[..
 def _receive_all(lines: Sequence[Connection], give_up_s: float) -> list[Any]:
     """Return the next message of each connection, in their order.
 
-    give_up_s: monotonic seconds. Raises TimeoutError after it, and _Broke if a process has ended or reports an error.
+    give_up_s: monotonic seconds. Raises TimeoutError after it, and _ProcessFailed if a process has ended or reports an
+    error.
     """
     answers: dict[Connection, Any] = {}
     while len(answers) < len(lines):
@@ -175,8 +182,8 @@ def _receive_all(lines: Sequence[Connection], give_up_s: float) -> list[Any]:
             try:
                 word = line.recv()
             except EOFError as error:
-                raise _Broke("a process ended") from error
-            if isinstance(word, _Broke):
+                raise _ProcessFailed("a process ended") from error
+            if isinstance(word, _ProcessFailed):
                 raise word
             answers[line] = word
     return [answers[line] for line in lines]
@@ -212,5 +219,5 @@ def _run_and_report(line: Connection, work: Callable[[], None]) -> None:
     try:
         work()
     except Exception as error:
-        line.send(_Broke(f"{type(error).__name__}: {error}"))
+        line.send(_ProcessFailed(f"{type(error).__name__}: {error}"))
     line.poll(None)

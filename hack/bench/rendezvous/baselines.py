@@ -25,7 +25,7 @@ class NoBaselines(Exception):
 
 
 def folder() -> Path:
-    """Return the folder that holds the baselines, installed now if they are not.
+    """Return the folder that holds the baselines. Install them if it does not exist.
 
     Raises NoBaselines if pip cannot install them.
     """
@@ -43,15 +43,15 @@ def folder() -> Path:
     return at
 
 
-def nvrx() -> str:
-    """Return the version of NVRx that the lock file names."""
+def nvrx_requirement() -> str:
+    """Return the first requirement of NVRx's lock file, NAME==VERSION."""
     return _PARTS[-1][0].read_text().split(maxsplit=1)[0]
 
 
 def _install(lock: Path, options: Sequence[str], into: Path) -> None:
-    """Install the packages of a lock file into a folder by pip. Raises NoBaselines, with pip's last line.
+    """Install the packages of a lock file into a folder by pip. options: further options of `pip install`.
 
-    options: of `pip install`, in addition.
+    Raises NoBaselines if pip fails; it contains pip's last line.
     """
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
     command += ["--only-binary", ":all:", "--require-hashes", *options, "--target", str(into), "-r", str(lock)]

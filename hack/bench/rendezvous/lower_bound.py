@@ -15,13 +15,16 @@ _SAID = b"x" * 64
 
 
 class LowerBound:
-    """Every agent connects and says 64 bytes; once the last has, each is answered with 64."""
+    """Every agent connects and sends 64 bytes. Once the last has done so, the server sends 64 bytes to each."""
 
     def warm(self) -> None:
-        """Nothing to import."""
+        """Do nothing: there is nothing to import."""
 
     def serve(self, agents: int, report: Callable[[float], None]) -> None:
-        """Accept `agents` connections and a message of each, then answer all. report: called with the port."""
+        """Accept `agents` connections and a message of each, then answer all, and wait until killed.
+
+        report: called with the port.
+        """
         with socket.create_server((HERE, 0), backlog=BACKLOG) as server, selectors.DefaultSelector() as selector:
             server.setblocking(False)
             selector.register(server, selectors.EVENT_READ)
@@ -74,10 +77,10 @@ def _heard_s(peer: socket.socket) -> float:
 
 
 class AddressLookup:
-    """One look-up of an address by the C library, as each client of a TCPStore makes: is there a name server?"""
+    """One look-up of an address by the C library for each agent, as each client of a TCPStore makes."""
 
     def warm(self) -> None:
-        """Nothing to import."""
+        """Do nothing: there is nothing to import."""
 
     def serve(self, agents: int, report: Callable[[float], None]) -> None:
         """Report port 0, and wait until killed: there is no server."""

@@ -70,8 +70,8 @@ def why_not_permitted(names: NameSource, folder: Path) -> str:
     return "" if result.returncode == 0 else result.stderr.strip() or f"exit status {result.returncode}"
 
 
-def loopback(names: NameSource) -> socket.socket | None:
-    """Bring up the loopback of a new network namespace.
+def bring_up_loopback(names: NameSource) -> socket.socket | None:
+    """Bring up the loopback of this process's new network namespace; do nothing if `names` has none of its own.
 
     For SILENT, return a socket that takes every DNS question and never answers; None otherwise.
     """

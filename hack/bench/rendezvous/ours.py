@@ -57,7 +57,8 @@ class TurnoutRendezvous:
     def meet(self, mine: Sequence[int], agents: int, port: int, gate: Gate) -> Iterator[list[float]]:
         """Join the first world with all agents of this process, and the next world after a death.
 
-        Yield the times of each. mine: numbers of this process's agents. gate: returns at the start signal.
+        Yield the times of each world, monotonic seconds. mine: numbers of this process's agents. gate: returns at the
+        start signal.
         """
         with asyncio.Runner() as runner:
             members = runner.run(_followers(mine, agents, port))
@@ -140,7 +141,7 @@ class _Follower:
                 VERSION, RUN, nonce, proof, self._me, self._terms, self._base, RestartBudget(), self._terms.max_nodes
             )
 
-        return CoordinatorClient(join, TOKEN, RUN, self._on_message, self._lost)
+        return CoordinatorClient(join, TOKEN, RUN, self._on_message, self._note_loss)
 
     def _on_message(self, link: CoordinatorClient, message: ToMember) -> None:
         """Handle a message of the coordinator: record a new world, and answer a stop. Other messages are ignored."""
@@ -152,7 +153,7 @@ class _Follower:
                 self._base = LastWorld(self._base.round, self._base.size, self._base.inside, False)
                 link.send_message(Ready(round_, self._me.master_port, self._me.path))
 
-    def _lost(self, link: CoordinatorClient, reason: Reason) -> None:
+    def _note_loss(self, link: CoordinatorClient, reason: Reason) -> None:
         """Let `await_rank` raise an error, since the coordinator is lost."""
         self._worlds.put_nowait(f"the coordinator is lost: {reason.value}")
 

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from hack.bench.rendezvous import mount_namespace
 from hack.bench.rendezvous.agents import PROCESSES, WorldTimes
-from hack.bench.rendezvous.baselines import NoBaselines, folder, nvrx
+from hack.bench.rendezvous.baselines import NoBaselines, folder, nvrx_requirement
 from hack.bench.rendezvous.mount_namespace import NameSource
 from hack.bench.rendezvous.ours import KNOCKING
 from hack.bench.rendezvous.testbed import Testbed
@@ -53,7 +53,7 @@ FULL_SIZES = WorldSizes()
 
 @dataclass(frozen=True, slots=True)
 class RendezvousPlan:
-    """How often each is done."""
+    """The sizes and repetitions of the meetings."""
 
     sizes: Sequence[int]  # of meetings of ours, the floor and NVRx
     times: int  # of each of these
@@ -147,7 +147,7 @@ def run(scale: Scale) -> Outcome:
         except NoBaselines as error:
             notes.append(f"NVRx is not here: {error}")
         found = RendezvousResults(
-            *_meetings(plan, names, scratch, path), *_with_names_and_without(plan, scratch, notes), plan.crowds
+            *_meetings(plan, names, scratch, path), *_compare_name_sources(plan, scratch, notes), plan.crowds
         )
     title = "rendezvous: agents that meet, and deaths that are noticed"
     return Outcome(title, [found.table()], found.targets(), [*notes, load_note()])
@@ -189,15 +189,16 @@ def _meetings(
     return dict(meetings), standard_times, deaths
 
 
-def _with_names_and_without(
+def _compare_name_sources(
     plan: RendezvousPlan, scratch: Path, notes: list[str]
 ) -> tuple[list[WorldTimes], list[WorldTimes]]:
     """Time our rendezvous where names come from files, and where no name server answers: (with names, without).
 
-    notes: gets a note on the latter. Both are [] if this machine cannot do it. scratch: folder for files.
+    notes: gets a note on the name server. Both are [] if this user may not run commands in a private namespace.
+    scratch: folder for files.
     """
     if why := mount_namespace.why_not_permitted(NameSource.SILENT, scratch):
-        notes.append(f"A silent name server cannot be had here: {why}")
+        notes.append(f"A silent name server is not possible here: {why}")
         return [], []
     named: list[WorldTimes] = []
     unnamed: list[WorldTimes] = []
@@ -224,7 +225,7 @@ def _note_on_agents() -> str:
 def _note_on_versions() -> str:
     """Return the note on the versions of the baselines."""
     try:
-        return f"Baselines: torch {metadata.version('torch')}, {nvrx()}."
+        return f"Baselines: torch {metadata.version('torch')}, {nvrx_requirement()}."
     except metadata.PackageNotFoundError:
         return "torch is not here: make setup-launcher"
 

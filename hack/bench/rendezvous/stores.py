@@ -91,7 +91,7 @@ class _Stores(ABC):
 
 
 class Connections(_Stores):
-    """The connections only: the one result is when the last was ready."""
+    """The connections only: the time until all are ready is their result."""
 
     def agent(self, agent: int, agents: int, store: Any) -> Rendezvous:
         """Return a function that does nothing: to connect is all that is timed."""
@@ -123,7 +123,7 @@ class C10d(_Stores):
     """torch's dynamic rendezvous, as torchrun uses it."""
 
     def warm(self) -> None:
-        """Import it."""
+        """Import torch and its c10d rendezvous, so that the import is not measured."""
         super().warm()
         import torch.distributed.elastic.rendezvous.c10d_rendezvous_backend  # noqa: F401
 

@@ -37,7 +37,7 @@ ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THRE
 
 
 class Testbed:
-    """The caller's end of such a process. names: how names are looked up there; path: folders for PYTHONPATH."""
+    """The caller's end of a process of this module. names: how names are looked up there. path: for PYTHONPATH."""
 
     def __init__(self, kinds: Sequence[str], names: NameSource, folder: Path, path: Sequence[Path] = ()) -> None:
         self._err = (folder / "stage.err").open("ab")
@@ -66,7 +66,7 @@ class Testbed:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        """End it: it has no children between two meetings."""
+        """End the testbed's process, which has no children between two meetings."""
         assert self._process.stdin
         assert self._process.stdout
         with suppress(BrokenPipeError):
@@ -79,7 +79,7 @@ class Testbed:
 def main(argv: Sequence[str]) -> int:
     """Import what the kinds in `argv` need, then run a rendezvous for each line on stdin until it ends. Return 0."""
     names, *kinds = argv
-    opened = mount_namespace.loopback(NameSource(names))
+    opened = mount_namespace.bring_up_loopback(NameSource(names))
     for kind in kinds:
         KINDS[kind].warm()
     gc.collect()

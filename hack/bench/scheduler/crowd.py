@@ -27,7 +27,7 @@ class WaitingGangs:
     out_of_order: int  # times that another gang than the oldest was placed
 
 
-async def crowd(gangs: int) -> WaitingGangs:
+async def measure_waiting_gangs(gangs: int) -> WaitingGangs:
     """Let `gangs` gangs of SIZE pods wait behind gates, then free a leaf FREED times. Return memory and times."""
     plane = await asyncio.to_thread(lambda: ControlPlane(apiserver_flags=UNLIMITED).start())
     try:
@@ -51,7 +51,7 @@ async def crowd(gangs: int) -> WaitingGangs:
 
 
 async def _build(api: Api) -> None:
-    """Create two leaves, full: one of strangers that leave, one of those that stay."""
+    """Create two full leaves: one of pods that are deleted later, one of pods that stay."""
     count = HOSTS_PER_LEAF * LEAVES
     await build(api, generated_switches(count, HOSTS_PER_LEAF))
     for at in range(count):
@@ -65,9 +65,9 @@ async def _time_refill(api: Api, names: list[str]) -> tuple[float, str]:
     await asyncio.gather(*(api.delete(f"{PODS}/{name}") for name in names))
     began_s = time.monotonic()
 
-    def full(pods: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    def all_if_full(pods: list[dict[str, Any]]) -> list[dict[str, Any]]:
         return pods if len(pods) == HOSTS_PER_LEAF * LEAVES else []
 
-    bound = await api.until(_BOUND, full, 60)
+    bound = await api.until(_BOUND, all_if_full, 60)
     gangs = {each["metadata"]["labels"]["gang"] for each in bound} - {"stranger", "stays"}
     return time.monotonic() - began_s, "+".join(sorted(gangs))

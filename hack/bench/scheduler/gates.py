@@ -13,9 +13,9 @@ import subprocess
 from collections.abc import Iterator, Sequence
 
 from hack.bench.scheduler import kueue_beside
-from hack.bench.scheduler.crowd import crowd
+from hack.bench.scheduler.crowd import measure_waiting_gangs
 from hack.bench.scheduler.stream import APART_S, StreamCell, best_fit, events_of, mean, send
-from hack.bench.scheduler.takeover import takeovers
+from hack.bench.scheduler.takeover import time_takeovers
 from hack.bench.support.measure import progress
 from hack.bench.support.outcome import Outcome, Scale, Table, Target, combine
 from hack.controlplane.tools import cache
@@ -101,8 +101,8 @@ def _targets(best_fit_crossings: float, cells: Sequence[StreamCell]) -> Iterator
 
 def _measure_crowd(gangs: int, times: int) -> Outcome:
     """Measure a crowd of `gangs` gangs behind gates, and `times` leaders that are killed. Return table and targets."""
-    waiting = asyncio.run(crowd(gangs))
-    killed = asyncio.run(takeovers(times))
+    waiting = asyncio.run(measure_waiting_gangs(gangs))
+    killed = asyncio.run(time_takeovers(times))
     rows = [
         (f"{waiting.pods:,} gated pods: MiB of the nominator", waiting.mib),
         ("a freed domain is bound again, s", waiting.used_s),

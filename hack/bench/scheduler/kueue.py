@@ -46,7 +46,7 @@ class KueueRelease:
 
 @dataclass(frozen=True, slots=True)
 class MissingKueue:
-    """Why there is no manager to run."""
+    """Kueue's manager is missing. reason: why, as text."""
 
     reason: str
 
@@ -85,20 +85,20 @@ async def send(peer: KueueRelease, events: Sequence[int], seed: int, apart_s: fl
             await _leave(api, "warm", 1)
             before = await patches(api)
             await follow(api, events, rng, apart_s, gang_functions, found)
-            found.patches = await patches(api) - before - kueue_objects.pods_gone(events)
+            found.patches = await patches(api) - before - kueue_objects.count_departed_pods(events)
             return version(plane.logs(MANAGER)), found
     finally:
         await asyncio.to_thread(plane.stop)
 
 
 def version(log: str) -> str:
-    """Read the manager's version from its log."""
+    """Return the manager's version by its log, or "of an unknown version"."""
     match = _SAID.search(log)
     return match[1] if match else "of an unknown version"
 
 
 async def _start(plane: ControlPlane, api: Api, peer: KueueRelease) -> None:
-    """Install what Kueue's manager needs, start the manager, and wait until it is ready."""
+    """Install what the manager needs, start it, and wait until it is ready. Raises NotReady otherwise."""
     release = await asyncio.to_thread(lambda: list(yaml.load_all(peer.manifests.read_text(), yaml.CSafeLoader)))
     webhook, health = free_ports(2)
     for each in kueue_objects.objects_of_release(release, webhook):
@@ -135,8 +135,9 @@ async def _mount(plane: ControlPlane, api: Api, certificates: Path) -> None:
 async def _open_queue(api: Api) -> None:
     """Create the queue and wait until it is active.
 
-    Creation is repeated for a while, because the API server may not know yet which authority the webhooks' certificates
-    have.
+    Creation is repeated for _WITHIN_S while the API server answers 500, because it may not know the authority of the
+    webhooks' certificates yet. Raises ApiError after that or for another refusal, and TimeoutError if the queue does
+    not become active.
     """
     until_s = time.monotonic() + _WITHIN_S
     for resource, body in kueue_objects.queues(streams.NODES * 8):

@@ -61,7 +61,7 @@ def cells_beside(ours: Sequence[StreamCell], peers: Sequence[StreamCell]) -> lis
     found = []
     for peer in peers:
         alike = (each for each in ours if (each.spacing, each.kubernetes) == (peer.spacing, peer.kubernetes))
-        found += [*(each.first(len(peer.sent)) for each in alike), peer]
+        found += [*(each.with_first_seeds(len(peer.sent)) for each in alike), peer]
     return found
 
 

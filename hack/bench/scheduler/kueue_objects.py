@@ -83,7 +83,7 @@ def settings(
 
 
 def node_labels(tree: Fabric, host: str) -> dict[str, str]:
-    """Return the labels of a host of the streams' fabric: its spine as block, its leaf as rack, and that of the flavor.
+    """Return the labels of a host of the streams' fabric: its spine as block, its leaf as rack, and the flavor's label.
 
     Raises KeyError for a host that is not on the fabric.
     """
@@ -127,7 +127,7 @@ def gang_pod(gang: str, index: int, size: int) -> dict[str, Any]:
     return member
 
 
-def pods_gone(events: Sequence[int]) -> int:
+def count_departed_pods(events: Sequence[int]) -> int:
     """Return the number of pods of the gangs that leave in a stream. The benchmark, not Kueue, patches each of them.
 
     events: in order, as placement/streams.py draws them: n > 0, a gang of n pods comes; n <= 0, gang number -n leaves.

@@ -52,7 +52,7 @@ class MatrixCell:
 
     @property
     def name(self) -> str:
-        """The name of its row."""
+        """The name of the cell's row."""
         return f"{self.nodes:,} nodes, {self.percentage or 'default'} %, {self.workload}: {self.setup.name}"
 
 
@@ -101,7 +101,7 @@ async def _measure_sizes(
                 found.setdefault(cell, []).append(result)
                 progress(f"{cell.name} #{turn + 1}: {result.rate:.0f} pods/s, {result.middle:.0f} in the middle")
             if nodes >= 1000 or not full:
-                bound_s[nodes] = await _one_by_one(plane, min(AT_ONCE, nodes // SIZE))
+                bound_s[nodes] = await _time_single_gangs(plane, min(AT_ONCE, nodes // SIZE))
         finally:
             plane.stop()
     return found, bound_s
@@ -129,8 +129,8 @@ async def _run_cell(cluster: Cluster, cell: MatrixCell, pods: int) -> Throughput
     return await cluster.run(cell.setup, pods_, cell.percentage)
 
 
-async def _one_by_one(plane: ControlPlane, count: int) -> list[float]:
-    """Create `count` gangs of eight whole nodes behind gates, each when the one before is bound.
+async def _time_single_gangs(plane: ControlPlane, count: int) -> list[float]:
+    """Create `count` gangs of eight whole nodes behind gates, each when the gang before it is bound.
 
     Returns the seconds of each, from the creation of its last pod until all its pods are bound.
     """

@@ -89,12 +89,12 @@ def _measure_row(
         crossings += sent.crossings
         hosts += sent.hosts
         failed += sent.failed_gangs
-    best, ours = (fmean(_over_fewest(tree, each) for each in some) for some in (hosts_of_best, hosts))
+    best, ours = (fmean(_leaf_ratio(tree, each) for each in some) for some in (hosts_of_best, hosts))
     wider = sum(_is_wider(tree, each) for each in hosts)
     return f"{spacing}, {order}", fmean(of_best), fmean(crossings), best, ours, wider, failed
 
 
-def _over_fewest(tree: Fabric, hosts: Sequence[int]) -> float:
+def _leaf_ratio(tree: Fabric, hosts: Sequence[int]) -> float:
     """Return the number of leaves that the hosts use, divided by the smallest number that can hold as many hosts."""
     return len({int(tree.switch_of[1][host]) for host in hosts}) / math.ceil(len(hosts) / _ROOM)
 

@@ -83,7 +83,7 @@ class StreamCell:
         """Return the number of patches for each bound pod, by any client."""
         return sum(one.patches for one in self.sent) / max(1, sum(one.pods for one in self.sent))
 
-    def first(self, seeds: int) -> Self:
+    def with_first_seeds(self, seeds: int) -> Self:
         """Return the cell with the results of its first seeds only."""
         return replace(self, sent=self.sent[:seeds])
 
@@ -95,7 +95,7 @@ def mean(values: Sequence[float]) -> float:
 
 def events_of(seed: int, gangs: int) -> list[int]:
     """Return the events of the committed stream `seed`, up to its first `gangs` gangs."""
-    return streams.first(streams.read_committed()[seed], gangs)
+    return streams.first_gangs(streams.read_committed()[seed], gangs)
 
 
 def best_fit(seeds: Sequence[int], gangs: int) -> float:
@@ -107,7 +107,10 @@ def best_fit(seeds: Sequence[int], gangs: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class GangFunctions:
-    """How a gang is written, and how it goes: pod(gang, rank, size), leave(api, gang, size)."""
+    """How a gang is written and deleted.
+
+    pod(gang, rank, size) returns a pod. leave(api, gang, size) deletes all pods of the gang.
+    """
 
     pod: Callable[[str, int, int], dict[str, Any]]
     leave: Callable[[Api, str, int], Awaitable[None]]
@@ -141,7 +144,7 @@ async def send(
             found.patches = await patches(api) - before
             if health:
                 await asyncio.sleep(0.5)  # the last bindings are counted
-                found.obeyed, found.nominated_pods = nominations_taken(health)
+                found.obeyed, found.nominated_pods = count_obeyed_nominations(health)
             return found
     finally:
         await asyncio.to_thread(plane.stop)
@@ -186,7 +189,7 @@ async def warm(api: Api, gated: bool) -> None:
     """Create one pod, wait until it is bound, and delete it, so that all programs are connected and the nominator
     leads.
 
-    gated: the pod has our gate.
+    gated: the pod has our gate. Raises TimeoutError if it is not bound within BOUND_S.
     """
     await api.create(pod("warm", 0, 1, gated))
     await api.until(PODS, lambda pods: bool(pods) and bool(pods[0]["spec"].get("nodeName")), BOUND_S)
@@ -209,7 +212,7 @@ async def create_gang(
     """Create a gang's pods. Return (their nodes by name, seconds from the last creation until all are bound).
 
     gang: its name. size: its pods. rng: for the order in which they come; None for the order of ranks. apart_s: seconds
-    between two pods. pod_of: as in GangFunctions.pod. Raises TimeoutError if they are not bound within BOUND_S.
+    between two pods. pod_of: as in GangFunctions.pod. Raises TimeoutError if the pods are not bound within BOUND_S.
     """
     order = range(size) if rng is None else rng.sample(range(size), size)
     pods = [pod_of(gang, index, size) for index in order]
@@ -219,21 +222,21 @@ async def create_gang(
             await asyncio.sleep(apart_s)
     else:
         await api.create_all(pods)
-    return await bound_since(api, gang, size, time.monotonic() - apart_s)
+    return await wait_until_bound(api, gang, size, time.monotonic() - apart_s)
 
 
-async def bound_since(api: Api, gang: str, size: int, began_s: float) -> tuple[dict[str, str], float]:
+async def wait_until_bound(api: Api, gang: str, size: int, began_s: float) -> tuple[dict[str, str], float]:
     """Wait until all pods of a gang are bound. Return (their nodes by name of the pod, seconds since `began_s`).
 
     size: number of its pods. began_s: monotonic. Raises TimeoutError after BOUND_S.
     """
 
-    def bound(pods_: list[dict[str, Any]]) -> dict[str, str]:
+    def nodes_if_bound(pods_: list[dict[str, Any]]) -> dict[str, str]:
         """Return the nodes by pod name once all are bound, {} before."""
         nodes = {each["metadata"]["name"]: each["spec"].get("nodeName", "") for each in pods_}
         return nodes if len(nodes) == size and all(nodes.values()) else {}
 
-    nodes = await api.until(f"{PODS}?labelSelector=gang%3D{gang}", bound, BOUND_S)
+    nodes = await api.until(f"{PODS}?labelSelector=gang%3D{gang}", nodes_if_bound, BOUND_S)
     return nodes, max(0.0, time.monotonic() - began_s)
 
 
@@ -242,7 +245,7 @@ async def patches(api: Api) -> float:
     return sum(float(found) for found in _PATCHED.findall(str(await api.get("/metrics"))))
 
 
-def nominations_taken(health: int) -> tuple[float, float]:
+def count_obeyed_nominations(health: int) -> tuple[float, float]:
     """Return (pods bound on their nominated node, all bound pods that had a gate). health: port of the metrics."""
     with urllib.request.urlopen(f"http://127.0.0.1:{health}/metrics", timeout=5) as answer:
         text = answer.read().decode()

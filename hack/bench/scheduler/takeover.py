@@ -7,14 +7,14 @@ import random
 import time
 
 from hack.bench.scheduler.cluster import PODS, build, generated_switches, pod, start_nominator
-from hack.bench.scheduler.stream import bound_since, warm
+from hack.bench.scheduler.stream import wait_until_bound, warm
 from hack.controlplane.plane import ControlPlane
 
 HOSTS, SIZE = 16, 8
 LEASE = ("--lease-seconds", "4", "--gates")  # as the chart sets it
 
 
-async def takeovers(times: int) -> list[float]:
+async def time_takeovers(times: int) -> list[float]:
     """Kill the leading nominator `times` times, and create a gang right after each kill. Return, for each time, the
     seconds from the kill until the gang's last pod was bound.
     """
@@ -33,7 +33,7 @@ async def takeovers(times: int) -> list[float]:
                 await asyncio.to_thread(plane.kill_program, f"nominator-{number}")
                 gang = f"gang-{number}"
                 await api.create_all([pod(gang, at, SIZE, True) for at in range(SIZE)])
-                _, bound_s = await bound_since(api, gang, SIZE, killed_s)
+                _, bound_s = await wait_until_bound(api, gang, SIZE, killed_s)
                 found.append(bound_s)
                 await asyncio.gather(*(api.delete(f"{PODS}/{gang}-{at}") for at in range(SIZE)))
             return found

@@ -55,7 +55,7 @@ NOMINATING = SchedulerSetup("ours, nominating", ("filter", "prioritize"), "ours"
 class ThroughputResult:
     """The speed of one run."""
 
-    rate: float  # pods a second from the first creation, or the scheduler's start, to the last binding
+    rate: float  # pods a second from the first creation, in `run_nominated` from the first binding, to the last binding
     middle: float  # the same over the middle 80 % of the bindings
     bound: int
     cpu_s: dict[str, float] = field(default_factory=dict)  # by program

@@ -28,7 +28,7 @@ class Scale(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One promise, stated once, where it is measured."""
+    """A measured value, and the limit that it has to meet."""
 
     name: str
     value: float
@@ -40,8 +40,8 @@ class Target:
             raise ValueError(f"target {self.name}: op is {self.op!r}, must be one of {sorted(_OPS)}")
 
     @property
-    def met(self) -> bool:
-        """True if the promise was kept; never for a value that is no number."""
+    def is_met(self) -> bool:
+        """True if the value meets the limit; False for NaN."""
         return _OPS[self.op](self.value, self.limit)
 
 

@@ -18,5 +18,5 @@ def interpolated_percentile(values: Sequence[float], share: float) -> float:
 
 
 def nearest_rank(values: Sequence[float], share: float) -> float:
-    """Take the smallest value that at least `share` of the values do not exceed: rank ceil(n x share)."""
+    """Return the smallest value that at least `share` of the values do not exceed: rank ceil(n x share)."""
     return sorted(values)[max(math.ceil(share * len(values)), 1) - 1] if values else math.nan

@@ -15,18 +15,18 @@ from turnout.kube import labels
 
 NAMESPACE = "greedy"
 RAISES_S = 310  # when members that come no longer count for a gang's start
-FLIP_S = 29  # just before what is waited for is waited for no longer
+FLIP_S = 29  # just before the extender's wait of 30 s for a gang's members ends
 Attack = Callable[[int, bool], Iterable[Raw]]  # (second, quick) -> pods
 
 
-def plain(attack: Attack) -> Attack:
+def without_annotations(attack: Attack) -> Attack:
     """Return an attack that writes the same pods without annotations and labels."""
 
-    def silent(second: int, quick: bool) -> Iterable[Raw]:
+    def strip(second: int, quick: bool) -> Iterable[Raw]:
         for each in attack(second, quick):
             yield {**each, "metadata": {**each["metadata"], "annotations": {}, "labels": {}}}
 
-    return silent
+    return strip
 
 
 def no_attack(second: int, quick: bool) -> Iterable[Raw]:
@@ -48,7 +48,7 @@ class NamedAttack:
         """Return the attack of the run for comparison: the same pods without annotations, or no pods if they cannot
         run.
         """
-        return plain(self.attack) if self.takes else no_attack
+        return without_annotations(self.attack) if self.takes else no_attack
 
 
 def _member(gang: str, index: int, gpus: int, sizes: dict[str, str], at: str = "", life: int = 0) -> Raw:
@@ -164,7 +164,7 @@ def _half_of_hosts(second: int, quick: bool) -> Iterable[Raw]:
 
 
 def _raised_min(second: int, quick: bool) -> Iterable[Raw]:
-    """Write a gang of one pod that runs. RAISES_S later add members that say that nine are needed at once."""
+    """Write a gang of one pod that runs. After RAISES_S seconds add members that say that nine are needed at once."""
     if second == 0:
         yield _member("g", 0, 1, _sizes(1), node_name(0))
     if second == RAISES_S:
@@ -173,7 +173,7 @@ def _raised_min(second: int, quick: bool) -> Iterable[Raw]:
 
 
 def _high_priority(second: int, quick: bool) -> Iterable[Raw]:
-    """Write a gang of a PriorityClass above all others. It shows the figures if that is allowed."""
+    """Write a gang of a PriorityClass above all others. This shows what the others lose if that is allowed."""
     if second == 0:
         for index in range(40):
             member = _member("g", index, GPUS_PER_NODE, _sizes(40))

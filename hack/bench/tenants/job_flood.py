@@ -48,7 +48,8 @@ def measure_flood(flood: int, honest: int) -> tuple[FloodMeasurements, FloodMeas
     """Measure how long honest jobs wait for their pods while another tenant floods the cluster with jobs.
 
     Returns (with a flood of jobs that our controllers handle, with one of jobs that another controller handles). flood:
-    number of the attacker's jobs. honest: number of measured jobs.
+    number of the attacker's jobs. honest: number of measured jobs. Raises an ExceptionGroup with a TimeoutError if a
+    job's pods do not exist after _WITHIN_S.
     """
     return asyncio.run(_measure_on_new_plane(flood, honest))
 
@@ -62,8 +63,8 @@ async def _measure_on_new_plane(flood: int, honest: int) -> tuple[FloodMeasureme
                 await api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
             await api.create(yaml.safe_load(await asyncio.to_thread(_DEFINITION.read_text)))
             await asyncio.to_thread(_start, plane)
-            baseline = await _during_flood(api, "others", flood, honest, ELSEWHERE)
-            results = await _during_flood(api, "own", flood, honest, {})
+            baseline = await _measure_during_flood(api, "others", flood, honest, ELSEWHERE)
+            results = await _measure_during_flood(api, "own", flood, honest, {})
     finally:
         await asyncio.to_thread(plane.stop)
     return results, baseline
@@ -77,7 +78,7 @@ def _start(plane: ControlPlane) -> None:
     plane.start_program("turnout-controller", argv, f"http://127.0.0.1:{port}/readyz")
 
 
-async def _during_flood(api: Api, name: str, flood: int, honest: int, more: Raw) -> FloodMeasurements:
+async def _measure_during_flood(api: Api, name: str, flood: int, honest: int, more: Raw) -> FloodMeasurements:
     """Create honest jobs one after the other, and record for each the seconds until all its pods exist, during a flood.
 
     name: prefix of the jobs' names. flood: number of the attacker's jobs. more: further fields of their specs.

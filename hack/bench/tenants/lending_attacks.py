@@ -64,7 +64,7 @@ def _empty_groups(gpus: int) -> Attack:
     def attack(story: LendingStory, second: int) -> None:
         if second % 60 == 0:
             for number in range(4):
-                story.group(f"group{second}-{number}", gpus)
+                story.create_group(f"group{second}-{number}", gpus)
 
     return attack
 
@@ -77,7 +77,7 @@ def _strangers_pods(story: LendingStory, second: int) -> None:
         story.create_ownerless_pod(f"liar-{victim}", {}, {"ownerReferences": [owner], "annotations": notes}, gpus=0)
 
 
-def _raises_its_min_between_leaders(story: LendingStory, second: int) -> None:
+def _raise_min_between_leaders(story: LendingStory, second: int) -> None:
     """Raise the min of the attacker's job to 24 just before the new leader begins."""
     if second == LEADS_S - BEGINS_S - LOOK_S:
         story.annotate(GREEDY, "elastic", {labels.MIN_WORKERS: "24"})
@@ -115,7 +115,7 @@ ATTACKS = (
     ),
     NamedLendingAttack("a job that must not shrink", _annotations(PAUSED="shrink")),
     NamedLendingAttack("a min of all that it has", _annotations(MIN_WORKERS="24", UNIT="24")),
-    NamedLendingAttack("a min raised while nobody leads", _raises_its_min_between_leaders),
+    NamedLendingAttack("a min raised while nobody leads", _raise_min_between_leaders),
     NamedLendingAttack(
         "a curve of a million", _annotations(CURVE="1:1,16:1000000"), "it may say that it is linear: a better use"
     ),

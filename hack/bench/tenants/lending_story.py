@@ -38,7 +38,7 @@ Raw = dict[str, Any]
 
 @dataclass(slots=True)
 class LendingMeasurements:
-    """What the jobs of the tenants got in one run."""
+    """The measurements of the tenants' jobs in one run."""
 
     size_s: dict[str, float] = field(default_factory=dict)  # worker seconds of the elastic job, by tenant
     wait_s: list[float] = field(default_factory=list)  # of each honest rigid job, from its creation to its start
@@ -181,7 +181,7 @@ class LendingStory:
         self.strays[uid] = stray
         self._view.put_pod(msgspec.convert(stray, Pod))
 
-    def group(self, name: str, members: int) -> None:
+    def create_group(self, name: str, members: int) -> None:
         """Create a PodGroup of Volcano without pods, with an owner that does not exist, in the phase Inqueue.
 
         members: its min; each member asks for one GPU.

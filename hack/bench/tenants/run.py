@@ -190,13 +190,13 @@ def _measure_http_attacks(quick: bool, rounds: int, questions: int) -> Iterator[
     """
     with serve_extender() as extender:
         extender.ask_during(no_attack, questions, quick)  # warms up
-        yield "none", _best([extender.ask_during(no_attack, questions, quick) for _ in range(rounds)])
+        yield "none", _best_round([extender.ask_during(no_attack, questions, quick) for _ in range(rounds)])
         for named in ATTACKS:
             print(f"over HTTP: {named.name}", file=sys.stderr, flush=True)
-            yield named.name, _best([extender.ask_during(named.attack, questions, quick) for _ in range(rounds)])
+            yield named.name, _best_round([extender.ask_during(named.attack, questions, quick) for _ in range(rounds)])
 
 
-def _best(rounds: Sequence[RequestTimes]) -> RequestTimes:
+def _best_round(rounds: Sequence[RequestTimes]) -> RequestTimes:
     """Return the round with the lowest p99 of filter times, changed: `unanswered` is set to the sum over all rounds."""
     best = min(rounds, key=lambda each: nearest_rank(each.filter_s, 0.99))
     best.unanswered = sum(each.unanswered for each in rounds)

@@ -20,7 +20,7 @@ from itertools import count
 from pathlib import Path
 
 from hack.bench.extender import cluster
-from hack.bench.extender.caller import Caller, appears, child, ready, until, url_of
+from hack.bench.extender.caller import Caller, child, read_readiness, url_of, wait_for, wait_for_file
 from hack.bench.tenants import objects
 from hack.bench.tenants.attacks import FLIP_S, NAMESPACE, Attack
 from hack.bench.tenants.objects import Raw
@@ -47,7 +47,7 @@ class RequestTimes:
 
 
 class ServedExtender:
-    """An extender at work, and callers of it. Use `served()`."""
+    """An extender that runs, and callers of it, from `serve_extender`."""
 
     def __init__(self, stack: ExitStack, api: str, verbs: str, pages: str, process: int) -> None:
         self._stack, self._verbs, self._pages = stack, verbs, pages
@@ -63,21 +63,20 @@ class ServedExtender:
         return caller
 
     def ask_during(self, attack: Attack, questions: int, quick: bool) -> RequestTimes:
-        """Ask the extender `questions` honest questions during an attack; return the times. All pods of both are
-        deleted then.
+        """Ask the extender at least `questions` honest questions during an attack; return the times.
 
-        quick: the attack is small.
+        All pods of the honest tenants and of the attacker are deleted afterwards. quick: the attack is small.
         """
         times, requests, stop = RequestTimes(), dict[str, bytes](), threading.Event()
         self._write(attack, 0, quick, requests)
         threads = [
-            threading.Thread(target=self._greedy, args=(requests, times, stop)),
+            threading.Thread(target=self._ask_for_attacker, args=(requests, times, stop)),
             threading.Thread(target=self._probe, args=(times, stop)),
         ]
         for thread in threads:
             thread.start()
         try:
-            self._honest(attack, questions, quick, requests, times)
+            self._ask_for_honest_gangs(attack, questions, quick, requests, times)
         finally:
             stop.set()
             for thread in threads:
@@ -86,7 +85,7 @@ class ServedExtender:
             self._api.json("DELETE", f"{_GREEDY}/{name}?gracePeriodSeconds=0")
         return times
 
-    def _honest(
+    def _ask_for_honest_gangs(
         self, attack: Attack, questions: int, quick: bool, requests: dict[str, bytes], times: RequestTimes
     ) -> None:
         """Ask filter about pods of honest gangs and bind them, while the attack goes on, until `questions` are
@@ -131,7 +130,7 @@ class ServedExtender:
     def _write(self, attack: Attack, second: int, quick: bool, requests: dict[str, bytes]) -> None:
         """Write the attacker's pods of this second; a pod of the same name is deleted first.
 
-        requests: updated: requests about the attacker's pods, by pod name. second: of the attack. quick: the attack is
+        requests: gets the requests about the attacker's pods, by pod name. second: of the attack. quick: the attack is
         small.
         """
         for attack_pod in attack(second, quick):
@@ -149,13 +148,13 @@ class ServedExtender:
         """Return the filter request about a pod."""
         return b'{"Pod":%b,"Nodes":null,"NodeNames":[%b]}\n' % (json.dumps(attack_pod).encode(), self._names)
 
-    def _greedy(self, requests: dict[str, bytes], times: RequestTimes, stop: threading.Event) -> None:
+    def _ask_for_attacker(self, requests: dict[str, bytes], times: RequestTimes, stop: threading.Event) -> None:
         """Ask filter about the attacker's pods in turn until `stop` is set, or the extender refuses because it is busy.
 
         times: counts these requests. requests: the attacker's pods by name, as requests.
         """
         caller = Caller(self._verbs)
-        with suppress(RuntimeError):  # the extender's word that it is busy ends this scheduler alone
+        with suppress(RuntimeError):  # a refusal because the extender is busy ends this scheduler alone
             while not stop.is_set():
                 for body in list(requests.values()) or [b""]:
                     if body:
@@ -191,11 +190,11 @@ def serve_extender() -> Iterator[ServedExtender]:
         config, port_file = folder / "kubeconfig", folder / "port"
         size = {"nodes": NODES, "pods": PODS, "events_per_s": EVENTS_PER_S}
         api = stack.enter_context(child("api", str(config), json.dumps(size)))
-        server = json.loads(appears(config, api))["clusters"][0]["cluster"]["server"]
+        server = json.loads(wait_for_file(config, api))["clusters"][0]["cluster"]["server"]
         flags = ["--kubeconfig", str(config), "--bind", "127.0.0.1:0", "--metrics-bind", f"127.0.0.1:{pages}"]
         flags += ["--port-file", str(port_file), "--log-level", "error"]
         flags += ["--configmap", f"{cluster.MAP_NAMESPACE}/{cluster.MAP_NAME}"]
         ours = stack.enter_context(child("ours", str(folder / "times"), *flags))
-        until(lambda: ready(pages), ours)
-        verbs = url_of(int(appears(port_file, ours)))
+        wait_for(lambda: read_readiness(pages), ours)
+        verbs = url_of(int(wait_for_file(port_file, ours)))
         yield ServedExtender(stack, server, verbs, url_of(pages), ours.pid)

@@ -93,7 +93,7 @@ class _Story:
         self._size, self._attack = size, attack
         self._clock = _Clock()
         self._watches = WatchState(plans_by(Rules()), self._clock)  # type: ignore[arg-type]
-        self._view = Extender(Rules(), self._clock, Metrics(), _silent, self._watches)  # type: ignore[arg-type]
+        self._view = Extender(Rules(), self._clock, Metrics(), _ignore_notice, self._watches)  # type: ignore[arg-type]
         self._desk = Dispatcher(self._view, self._view.metrics)
         self._rng = random.Random(7)
         self._free = {node_name(at): GPUS_PER_NODE for at in range(size.nodes)}
@@ -108,8 +108,9 @@ class _Story:
         self._view.view.layout.set_map(build(read_map({TEXT_KEY: map_lines(size.nodes)}).entries))
 
     def run(self) -> GangMeasurements:
-        """Run the simulation second by second. Return what honest tenants got; gangs that still wait count with
-        their wait.
+        """Run the simulation second by second. Return the results of the honest tenants.
+
+        Gangs that still wait at the end count with their wait so far.
         """
         for second in range(self._size.seconds):
             self._clock.now_s = float(second)
@@ -241,7 +242,7 @@ class _Story:
 
 
 def tell(size: SimulationSize, attack: Attack) -> GangMeasurements:
-    """Run the simulation with an attack; return what honest tenants got."""
+    """Run the simulation with an attack; return the results of the honest tenants."""
     return _Story(size, attack).run()
 
 
@@ -254,5 +255,5 @@ def _nodes_offer(member: Raw) -> bool:
     return set(member["spec"]["containers"][0]["resources"]["requests"]) <= {"cpu", "memory", GPU}
 
 
-def _silent(notice: Notice) -> None:
-    """Events are not written here."""
+def _ignore_notice(notice: Notice) -> None:
+    """Do nothing: Events are not written here."""

@@ -26,7 +26,7 @@ FLOOD_EACH_S, TOLD_EACH_S = 50, 10  # Events: of greedy a second, and seconds be
 
 @dataclass(slots=True)
 class ReportMeasurements:
-    """What became of the honest tenant's reports in one run."""
+    """The measurements of the honest tenant's reports, and of sound nodes, in one run."""
 
     wait_s: list[float] = field(default_factory=list)  # of each report, until it had its effect
     share: float = 1.0  # of the sound nodes, averaged over time, that stayed in use
@@ -34,8 +34,8 @@ class ReportMeasurements:
 
 
 def verdicts(lies: bool) -> ReportMeasurements:
-    """Simulate reports on nodes; return how long the honest tenant's true reports waited, and what became of sound
-    nodes.
+    """Simulate reports on nodes. Return how long the honest tenant's true reports waited, and the share of sound nodes
+    in use.
 
     lies: the greedy tenant, which has a pod on every node, reports each sound node as faulty and each faulty one as
     fine.
@@ -43,7 +43,7 @@ def verdicts(lies: bool) -> ReportMeasurements:
     nodes = {f"n{at}": NodeEntry(f"uid-{at}", gpus=True) for at in range(NODES)}
     results, sound, wait_s = ReportMeasurements(), 0, dict.fromkeys(FAULTY, float(SECONDS - FAULT_S))
     for second in range(0, SECONDS, LOOK_S):
-        pod_reports = [*_greedys(second, lies), *_honest(second)]
+        pod_reports = [*_greedy_reports(second, lies), *_honest_reports(second)]
         tainted = sum(each.tainted for each in nodes.values())
         plan = plan_taints(NodeObservation(nodes, tuple(pod_reports), NODES, tainted), TaintRules(), START_S + second)
         for step in plan.steps:
@@ -58,14 +58,14 @@ def verdicts(lies: bool) -> ReportMeasurements:
     return results
 
 
-def _greedys(second: int, lies: bool) -> Iterator[PodReport]:
+def _greedy_reports(second: int, lies: bool) -> Iterator[PodReport]:
     """Yield the greedy tenant's report on each node. lies: as in `verdicts`."""
     for at in range(NODES):
         kind = CheckResult.FAULTY if lies and f"n{at}" not in FAULTY else CheckResult.FINE
         yield _claim(GREEDY, f"n{at}", kind, second)
 
 
-def _honest(second: int) -> Iterator[PodReport]:
+def _honest_reports(second: int) -> Iterator[PodReport]:
     """Yield the honest tenant's reports on the faulty nodes, renewed each minute, from FAULT_S on."""
     for name in FAULTY if second >= FAULT_S else ():
         yield _claim(HONEST, name, CheckResult.FAULTY, second - second % 60)
@@ -76,7 +76,7 @@ def _claim(who: str, node: str, kind: CheckResult, second: int) -> PodReport:
     return PodReport(f"{who}/p-{node}", f"{who}-{node}", f"{who}-{node}", node, report)
 
 
-class _Over(Exception):
+class _StoryEnded(Exception):
     """The story has come to its end."""
 
 
@@ -98,7 +98,7 @@ class _Clock:
         raise AssertionError("nothing of the story has a time limit")
 
     async def sleep(self, seconds: float) -> None:
-        """Advance the clock, and emit the Events of each second that passes. Raises _Over after SECONDS."""
+        """Advance the clock, and emit the Events of each second that passes. Raises _StoryEnded after SECONDS."""
         until_s = self.now_s + seconds
         while self._second <= until_s:
             self.now_s = max(self.now_s, float(self._second))
@@ -106,7 +106,7 @@ class _Clock:
             self._second += 1
         self.now_s = until_s
         if self.now_s >= SECONDS:
-            raise _Over
+            raise _StoryEnded
 
     def _emit(self, second: int) -> None:
         """Emit one second's Events: the greedy tenant's flood, if it floods, and every TOLD_EACH_S seconds an honest
@@ -154,7 +154,7 @@ async def _events(flood: bool) -> ReportMeasurements:
     clock = _Clock(flood)
     store = _Store(clock)
     clock.recorder = EventRecorder(store, "turnout-bench", "one", clock=clock)
-    with suppress(_Over):
+    with suppress(_StoryEnded):
         while True:
             await clock.recorder.flush()
             await clock.sleep(0.2)

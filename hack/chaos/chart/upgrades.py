@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hack.chaos.chart.world import APART, CHART, Object, World, cluster
+from hack.chaos.chart.world import CHART, POD_IP_FLAG, Object, World, cluster
 from hack.chaos.fault_kinds import Kind
 from hack.chaos.strike_table import Check, Strike
 from hack.controlplane.plane import ControlPlane
@@ -29,7 +29,7 @@ WORKS = "a job that comes after a change runs to its end"
 _READY_S, _GIVEN_UP_S, _JOB_S, _LOOK_S = 90, 12, 60.0, 0.1
 _NAMESPACE = "/api/v1/namespaces/gpu-team"
 _JOBS = "/apis/kubeflow.org/v1/namespaces/default/pytorchjobs"
-_RELEASE = ("turnout", str(CHART), *APART, "--set", "controller.kinds={PyTorchJob}")
+_RELEASE = ("turnout", str(CHART), *POD_IP_FLAG, "--set", "controller.kinds={PyTorchJob}")
 # What an upgrade may change; each makes new pods of a program.
 _VALUES = (
     ("autoscaler.act", ("true", "false")),
@@ -59,7 +59,8 @@ class _Violations:
 def play(seed: int, folder: Path) -> Strike:
     """Install the chart on a new control plane, run a job, and change the release again and again.
 
-    Returns the strike. seed: of the changes. folder: for logs; it is created.
+    Returns the strike. seed: of the changes. folder: for logs; it is created. Raises NoProgress if helm or the job does
+    not do as expected.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with ControlPlane() as plane:
@@ -187,14 +188,14 @@ async def _look(world: World, violations: _Violations) -> None:
         with suppress(ApiError):
             pods = await world.pods("extender")
             addresses = [str(pod["status"]["podIP"]) for pod in pods if pod["status"].get("podIP")]
-            answers = await asyncio.gather(*(asyncio.to_thread(_ready, each) for each in addresses))
+            answers = await asyncio.gather(*(asyncio.to_thread(_is_ready, each) for each in addresses))
             missed = 0 if any(answers) else missed + 1
             if missed == 2:  # one look may fall between the list and the end of a pod
                 violations.served.append(f"none of {len(addresses)} pods is ready")
         await asyncio.sleep(_LOOK_S)
 
 
-def _ready(address: str) -> bool:
+def _is_ready(address: str) -> bool:
     """Return True if the extender at this address answers /readyz with 200."""
     try:
         with urllib.request.urlopen(f"http://{address}:9090/readyz", timeout=5) as answer:

@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[3]
 CHART = ROOT / "deploy/charts/turnout"
 PACE = Pace(pull_s=0.01, stop_s=0.01, restart_s=0.01, backoff_s=(0.1, 0.2))
 # Pods of this cluster share one network, so each listens at its own address.
-APART = ("--set", "bindAddress=$(POD_IP)")
+POD_IP_FLAG = ("--set", "bindAddress=$(POD_IP)")
 _LAST_WORDS = 1_500  # characters of each log
 
 Object = dict[str, Any]
@@ -40,7 +40,8 @@ class World:
     async def helm(self, *arguments: str, code: int = 0) -> str:
         """Run helm in the release's namespace and return its output.
 
-        code: expected exit code. Raises NoProgress with the state of the cluster for another one.
+        code: expected exit code. Raises NoProgress with the state of the cluster for another code, and
+        subprocess.TimeoutExpired after 150 s.
         """
         argv = [str(cache.binary("helm")), *arguments, "--namespace", "gpu-team"]
         env = {"HOME": str(self._folder), "KUBECONFIG": str(self.plane.kubeconfig), "PATH": os.environ["PATH"]}
@@ -64,7 +65,7 @@ class World:
         return "\n".join(["", *lines])
 
     async def get(self, path: str) -> Any:
-        """Read an object or a list."""
+        """Return the object or the list at `path`. Raises ApiError if the API server refuses."""
         return await self.api.call("GET", path)
 
     async def pods(self, component: str) -> list[Object]:
@@ -89,7 +90,7 @@ class World:
 
 
 def _run(argv: list[str], env: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    """Run a command, at most 150 s, and return its result."""
+    """Run a command and return its result. Raises subprocess.TimeoutExpired after 150 s."""
     return subprocess.run(argv, capture_output=True, text=True, timeout=150, env=env, check=False)
 
 

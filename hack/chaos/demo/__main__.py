@@ -11,7 +11,7 @@ from hack.chaos.demo.play import tell
 from hack.chaos.demo.screen import TrainScreen
 from hack.chaos.testbed.testbed import NoIsolation, NoProgress
 from turnout.cli.verb_support.child_programs import ChildFailed
-from turnout.cli.verb_support.terminal import ended_by_sigterm, terminal
+from turnout.cli.verb_support.terminal import cancel_on_sigterm, terminal
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -24,7 +24,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--plain", action="store_true", help="no colours, no picture that changes")
     args = parser.parse_args(argv)
     try:
-        return 0 if asyncio.run(ended_by_sigterm(tell(TrainScreen(terminal(args.plain))))) else 1
+        return 0 if asyncio.run(cancel_on_sigterm(tell(TrainScreen(terminal(args.plain))))) else 1
     except (ChildFailed, NoIsolation, NoProgress) as error:
         print(f"demo-train: {error}", file=sys.stderr)
         return 1

@@ -43,7 +43,7 @@ def check_resume(records: Sequence[Record], act: Act, until_s: float) -> Claim:
         return Claim(f"{act.what}: no new round has trained", False)
     path = rounds[rounds.index(after[0]) - 1 :]
     repeated = sum(max(0, one.reached - other.start) for one, other in pairwise(path) if other.start >= 0)
-    sources = sorted({record.source for each in after for record in each.all("begun")})
+    sources = sorted({record.source for each in after for record in each.records_of("begun")})
     steps = {0: "no step", 1: "1 step"}.get(repeated, f"{repeated} steps")
     worlds = " → ".join(str(each.records[0].world) for each in path)
     text = f"{act.what}: {worlds} workers, training again after {min(back_s) - act.at_s:.1f} s, "

@@ -30,7 +30,7 @@ async def tell(screen: TrainScreen) -> bool:
     """Run the demo. Return True if all its claims were true.
 
     Raises ChildFailed if a program does not start, NoProgress if the job makes no progress, and NoIsolation if this
-    machine cannot isolate its pods. screen: shows it.
+    machine cannot isolate its pods. screen: shows the demo.
     """
     logging.getLogger("turnout.simulator").setLevel(logging.ERROR)
     screen.open()
@@ -41,7 +41,7 @@ async def tell(screen: TrainScreen) -> bool:
             with screen.acts():
                 ticks = asyncio.create_task(story.tick())
                 try:
-                    await story.all()
+                    await story.run_acts()
                 finally:
                     ticks.cancel()
                     await story.injectors.stop()
@@ -67,7 +67,7 @@ class _Story:
             self._screen.tick(self._stage, PLAN.steps)
             await asyncio.sleep(_TICK_S)
 
-    async def all(self) -> None:
+    async def run_acts(self) -> None:
         """Run all acts: grow, shrink for a rigid job, grow again, lose a process, lose the coordinator's node, end.
 
         Each act adds its claim to `claims`.
@@ -98,7 +98,7 @@ class _Story:
         await self.injectors.settle()
         self._say("A no longer pauses before its steps, and trains to its end", "bold")
         (self._stage.home / "finish").touch()
-        phase = await self._stage.over(JOB, PATIENCE_S)
+        phase = await self._stage.wait_for_end(JOB, PATIENCE_S)
         self._say(f"A has ended: {phase}", "bold")
         self.claims.append(Claim(f"the job has ended, {phase}", phase == "Completed"))
         self._stage.note(Record("over", time.monotonic(), code=int(phase != "Completed")))
@@ -144,14 +144,14 @@ class _Story:
         came_s = time.monotonic()
         name = (await self.injectors.do(FaultEvent(Fault.RIVAL, (_RIVALS - 1) * 0.9, 0.0, _RIVAL_S))).who
 
-        def served() -> bool:
+        def is_served() -> bool:
             return any(record.event == "served" and record.who == name for record in self._stage.records)
 
         with suppress(NoProgress):
-            await self._stage.until(served, "the rigid job runs", PATIENCE_S)
+            await self._stage.until(is_served, "the rigid job runs", PATIENCE_S)
         text = f"the rigid job of {_RIVALS} GPUs runs {time.monotonic() - came_s:.1f} s after it came"
         self._say(text)
-        self.claims.append(Claim(text, served()))
+        self.claims.append(Claim(text, is_served()))
 
     async def _wait_until_rigid_job_ends(self) -> None:
         """Wait until the rigid job has ended."""
@@ -170,17 +170,17 @@ class _Story:
         aim = (workers.index(name) + 0.5) / len(workers) if name in workers else 0.0
         event = FaultEvent(Fault.NODE, aim, 0.0, _LOST_S)
         node = self._stage.workers[int(aim * len(workers))]["spec"]["nodeName"]
-        self._screen.lost.add(node)
+        self._screen.lost_nodes.add(node)
         await self.injectors.do(event)
         self._say(f"{node} disappears, with the coordinator and all that its memory held", "bold")
         await self.injectors.settle()
-        self._screen.lost.discard(node)
+        self._screen.lost_nodes.discard(node)
         self._say(f"{node} is back, empty")
 
     # Output.
 
     def _say(self, text: str, style: str = "") -> None:
-        self._screen.happens(self._stage, text, style)
+        self._screen.print_event(self._stage, text, style)
 
     def _print_new_round(self, record: Record) -> None:
         """Print the first record of each new round: its workers, and from where they resume. Other records are

@@ -26,7 +26,7 @@ class TrainScreen:
         self._console = console
         self._live: Live | None = None
         self._began_s = time.monotonic()
-        self.lost: set[str] = set()  # nodes
+        self.lost_nodes: set[str] = set()
 
     def open(self) -> None:
         """Print what the demo will show."""
@@ -59,7 +59,7 @@ class TrainScreen:
             yield
         self._live = None
 
-    def happens(self, stage: Testbed, text: str, style: str = "") -> None:
+    def print_event(self, stage: Testbed, text: str, style: str = "") -> None:
         """Print one line: time, GPUs in use, step, and the text of the event. style: of rich."""
         step = max((record.step for record in stage.records if record.event == "stepped"), default=0)
         row = Text(f"{time.monotonic() - self._began_s:5.1f}  ")
@@ -79,7 +79,7 @@ class TrainScreen:
             self._console.print(Text("       ") if number else mark, Text(part), end="\n", sep="")
 
     def tick(self, stage: Testbed, total: int) -> None:
-        """Update the loss and the step at the bottom. total: steps of the whole job."""
+        """Update the loss and the step at the bottom of the terminal. total: steps of the whole job."""
         if self._live is not None:
             losses = losses_of(stage.records)
             step = len(losses)
@@ -106,7 +106,7 @@ class TrainScreen:
         found = Text()
         for node in nodes:
             pods = [name for name, pod in stage.pods.items() if _is_on(pod, node)]
-            sign = _GONE if node in self.lost else _FREE
+            sign = _GONE if node in self.lost_nodes else _FREE
             if pods:
                 sign = "A" if pods[0].startswith(f"{JOB}-") else "R"
             found.append(sign, style={"A": "bold cyan", "R": "bold yellow", _GONE: "red"}.get(sign, "dim"))

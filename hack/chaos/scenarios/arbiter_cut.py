@@ -69,7 +69,7 @@ def _story(folder: Path, proxies: list[FaultProxy], way: str, rng: random.Random
         cut_s = time.monotonic()
         _kill_one(job, rng)
         resumed = until(lambda: job.trains(WORKERS, cut_s), AGAIN_S)
-        lost, mended_s = leads.touched, time.monotonic()
+        lost, mended_s = leads.touched_count, time.monotonic()
         leads.pass_all()
         _kill_one(job, rng)
         together = until(lambda: job.trains(WORKERS, mended_s), AGAIN_S)

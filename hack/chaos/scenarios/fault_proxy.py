@@ -23,7 +23,7 @@ _HOP = ("host", "transfer-encoding", "connection", "content-length")
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Says what is done to a request."""
+    """The treatment of a request."""
 
     code: int = 0  # HTTP status; 0 passes the request on
     body: bytes = b""
@@ -61,7 +61,7 @@ class FaultProxy:
     url: str = ""
     decide: Callable[[web.Request], Answer] = lambda request: PASS  # decides what is done to each request
     requests: list[LoggedRequest] = field(default_factory=list)  # every request
-    touched: int = 0  # requests that were refused or delayed
+    touched_count: int = 0  # number of requests that were refused or delayed
 
     def pass_all(self) -> None:
         """Pass on all requests unchanged from now on."""
@@ -73,7 +73,7 @@ class FaultProxy:
         Record it in `requests`. If the target cannot be reached, the connection is aborted and the code is 0.
         """
         answer = self.decide(request)  # type: ignore[arg-type]
-        self.touched += answer is not PASS
+        self.touched_count += answer is not PASS
         await asyncio.sleep(answer.delay_s)
         if answer.code:
             self.requests.append(LoggedRequest(request.method, request.path, answer.code))

@@ -59,7 +59,7 @@ def _story(job: Job, net: Hosts, at: int, way: str) -> tuple[int, tuple[Check, .
     _cut(net, at, way)
     survivors_late = [] if until(lambda: job.trains(WORKERS - 1, cut_s), GOES_ON_S) else [f"not within {GOES_ON_S:g} s"]
     time.sleep(SILENCE_S)
-    last_s = _last(job, at, cut_s)
+    last_s = _last_record_s(job, at, cut_s)
     late = [f"it made a step {last_s:.1f} s after the cut"] if last_s > 3 * SILENCE_S else []
     mended_s = time.monotonic()
     _mend(net, at, way)
@@ -95,7 +95,7 @@ def _mend(net: Hosts, at: int, way: str) -> None:
             net.undo_drop(other, at)
 
 
-def _last(job: Job, at: int, cut_s: float) -> float:
+def _last_record_s(job: Job, at: int, cut_s: float) -> float:
     """Return how many seconds after the cut worker `at` last wrote a record in its first round; 0.0 without a record.
 
     Negative if that was before the cut. cut_s: time of the cut, monotonic.

@@ -1,4 +1,4 @@
-"""Three agents of a job that trains nothing, so that a job takes a second: what they noted, and how they end."""
+"""Three agents of a job that trains nothing, so that a job takes a second: their records, and how they end."""
 
 from __future__ import annotations
 

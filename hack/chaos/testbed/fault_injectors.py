@@ -92,11 +92,14 @@ class FaultInjectors:
         return sorted(alive, key=lambda each: begun[each.home, each.inner])
 
     async def _kill_process(self, event: FaultEvent) -> str:
-        """Kill one training process. Return the UID of its pod, "" without a hit."""
+        """Kill the training process at the aim of `event`. Return the UID of its pod, "" without a hit."""
         return _signal(_target_of(await self._trainers(), event), signal.SIGKILL)
 
     async def _suspend_process(self, event: FaultEvent) -> str:
-        """Suspend one training process for the event's time. Return the UID of its pod, "" without a hit."""
+        """Suspend one training process for the event's time. Return the UID of its pod, "" without a hit.
+
+        event: its aim chooses the process.
+        """
         target = _target_of(await self._trainers(), event)
         self._undo_later(event.lasts_s, lambda: _continue_process(target))
         return _signal(target, signal.SIGSTOP)
@@ -121,7 +124,8 @@ class FaultInjectors:
     async def _kill_coordinator(self, event: FaultEvent) -> str:
         """Kill the pod of the coordinator. Return its name, "" if there is none."""
         name = await self._stage.coordinator()
-        await self._stage.kill_pod(name)
+        if name:
+            await self._stage.kill_pod(name)
         return name
 
     async def _delete_node(self, event: FaultEvent) -> str:
@@ -158,26 +162,25 @@ class FaultInjectors:
         return str(name)
 
     async def _await_rigid_job(self, name: str) -> None:
-        """Record "served" when all pods of the rigid job `name` run or have succeeded, then await its end and delete
-        it.
+        """Record "served" when all pods of the rigid job `name` run or have succeeded. Await its end, then delete it.
 
         Raises NoProgress if either takes longer than PATIENCE_S.
         """
         stage = self._stage
         pods = f"{name}-worker-"
 
-        def started() -> bool:
+        def has_started() -> bool:
             phases = [(p.get("status") or {}).get("phase") for n, p in stage.pods.items() if n.startswith(pods)]
             return bool(phases) and all(phase in ("Running", "Succeeded") for phase in phases)
 
-        await stage.until(started, f"{name} has started", PATIENCE_S)
+        await stage.until(has_started, f"{name} has started", PATIENCE_S)
         stage.note(Record("served", time.monotonic(), who=name))
-        await stage.over(name, PATIENCE_S)
+        await stage.wait_for_end(name, PATIENCE_S)
         with suppress(ApiError):
             await stage.cluster.api.call("DELETE", f"{JOBS}/{name}")
 
     async def _restart_api(self, event: FaultEvent) -> str:
-        """Restart the API server in a task, which is away for the event's time. Return its address."""
+        """Restart the API server in a task; it does not answer for the event's time. Return its address."""
         served = self._stage.cluster.served
         assert served is not None  # the local cluster is our own
         self._start_task(served.restart(event.lasts_s))

@@ -1,4 +1,4 @@
-"""A folder of histories as it grows: what its files say that they have not said before."""
+"""A folder of histories that grows: its new lines."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ MARK = "HISTORY_HOME"  # by which processes of a pod are known on this machine: 
 TRAIN_SCRIPT = Path(__file__).parents[1] / "train_script.py"
 ROOT = Path(__file__).parents[3]
 
-LEASE_S, COOLDOWN_S = 3.0, 1.0  # 15 s and 600 s
+LEASE_S, COOLDOWN_S = 3.0, 1.0  # by default 15 s and 600 s
 
 Raw = dict[str, Any]
 
@@ -36,7 +36,7 @@ class Clocks:
 
 
 SHORT = Clocks(0.5, 3.0, 1.0, 15.0)  # so that a death is noticed in seconds
-USUAL = Clocks(2.0, 10.0, 30.0, 25.0)  # what nobody names
+USUAL = Clocks(2.0, 10.0, 30.0, 25.0)  # the launcher's defaults
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Plan:
 
     @property
     def steps(self) -> int:
-        """Count the steps of the whole job."""
+        """Return the number of steps of the whole job."""
         return self.epochs * -(-self.samples // self.batch)
 
 

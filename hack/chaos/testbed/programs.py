@@ -45,7 +45,7 @@ class Programs:
             self.start_autoscaler()
         try:
             async with asyncio.timeout(_START_S):
-                await self._up(autoscalers > 0)
+                await self._wait_until_up(autoscalers > 0)
         except TimeoutError as error:
             raise ChildFailed(f"no extender or no leader in {_START_S:g} s: {self._folder}") from error
 
@@ -97,17 +97,17 @@ class Programs:
             each.kill()
             each.wait()
 
-    async def _up(self, needs_leader: bool) -> None:
+    async def _wait_until_up(self, needs_leader: bool) -> None:
         """Wait until the extender is ready. The caller limits the time.
 
         needs_leader: True to wait also until an autoscaler leads.
         """
         while True:
-            if await self._ready() and (not needs_leader or await self.leader()):
+            if await self._is_ready() and (not needs_leader or await self.leader()):
                 return
             await asyncio.sleep(_LOOK_S)
 
-    async def _ready(self) -> bool:
+    async def _is_ready(self) -> bool:
         """Return True if the extender answers /readyz with 200."""
         with suppress(aiohttp.ClientError):
             async with self._session.get(f"http://127.0.0.1:{self._ports[1]}/readyz") as response:

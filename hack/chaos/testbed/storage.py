@@ -14,7 +14,10 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Storage:
-    """A folder, `run` in it for one job's checkpoints. small: it is a file system of its own, so it can be filled."""
+    """A folder for storage, and in it the folder `run` for one job's checkpoints.
+
+    small: the folder is a file system of its own, so it can be filled.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.run = folder, folder / "run"
@@ -63,7 +66,7 @@ class Storage:
 
 
 def _private_mounts() -> bool:
-    """Have mounts of our own from here on, which end with this process; False where the kernel does not let us."""
+    """Give this process its own mounts, which end with it. Return False if the kernel does not allow that."""
     return bool(_libc.unshare(_NEWNS) == 0 and _libc.mount(b"none", b"/", None, _MS_REC | _MS_PRIVATE, None) == 0)
 
 

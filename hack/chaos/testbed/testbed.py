@@ -42,7 +42,10 @@ class NoProgress(Exception):
 
 
 class Testbed:
-    """home: the folder that all workers see. pods: of the namespace, by name, as last seen. records: the history."""
+    """The job on a local cluster, and what it wrote.
+
+    home: the folder that all workers see. pods: of the namespace, by name, as last seen. records: the history.
+    """
 
     def __init__(self, cluster: LocalCluster, home: Path, programs: Programs, storage: Storage) -> None:
         self.cluster, self.home, self.programs, self.storage = cluster, home, programs, storage
@@ -129,7 +132,9 @@ class Testbed:
         return len({r.step for r in self.records if r.event == "stepped" and r.round == newest and r.at_s > at_s})
 
     async def coordinator(self) -> str:
-        """Return the name of the coordinator's pod, as the Lease has it; "" for none."""
+        """Return the name of the coordinator's pod, as the Lease has it; "" for none. Raises ApiError if the API server
+        refuses.
+        """
         found = await self.cluster.api.call("GET", f"{LEASES}/{manifests.LEASE}")
         return str((found.get("spec") or {}).get("holderIdentity") or "").partition("/")[0]
 
@@ -154,7 +159,7 @@ class Testbed:
             return str(((found.get("status") or {}).get("state") or {}).get("phase") or "")
         return ""
 
-    async def over(self, job: str, patience_s: float) -> str:
+    async def wait_for_end(self, job: str, patience_s: float) -> str:
         """Wait until a job has ended. Return its phase; "" as soon as `phase` returns "", such as for a deleted job.
 
         Raises NoProgress after `patience_s` seconds.

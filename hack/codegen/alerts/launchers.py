@@ -111,7 +111,7 @@ ALERTS = (
     ),
     Alert(
         "SavesFail",
-        with_queue(f"{SAVE_FAILED.burns(0.01)} or {_FEW_SAVES_FAIL}"),
+        with_queue(f"{SAVE_FAILED.burn_condition(0.01)} or {_FEW_SAVES_FAIL}"),
         Severity.WARNING,
         f"{{{{ $value | humanize }}}} saves of job {_JOB} to {{{{ $labels.tier }}}} failed in six hours.",
         "Saves of the job fail in one tier: `memory` of the worker, `replica` in the memory of other workers, or "

@@ -60,7 +60,7 @@ class Alert:
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """A share of bad events."""
+    """A share of bad events among all."""
 
     name: str
     by: str  # labels of the ratio
@@ -74,7 +74,7 @@ class Ratio:
             yield Record(f"turnout:{self.name}:ratio{window}", f"{_sum(self.by, bad)} / {_sum(self.by, total)}")
         yield Record(f"turnout:{self.name}:increase6h", f"6 * 3600 * {_sum(self.by, self.bad.replace('WINDOW', '6h'))}")
 
-    def burns(self, budget: float) -> str:
+    def burn_condition(self, budget: float) -> str:
         """Return the condition that the budget of bad events burns fast: 2 % of a month's in an hour, 5 % in six.
 
         Its value is the number of bad events in six hours.
@@ -92,7 +92,10 @@ def _sum(by: str, expr: str) -> str:
 
 
 def slow_share(histogram: str, limit: str) -> tuple[str, str]:
-    """Return the counts of slow events and of all. limit: a bucket of the histogram, as Prometheus writes it."""
+    """Return PromQL of the rates of slow events and of all events, with WINDOW in place of the range.
+
+    limit: upper bound of a bucket of the histogram in seconds, as Prometheus writes it.
+    """
     count, fast = f"rate({histogram}_count[WINDOW])", f'rate({histogram}_bucket{{le="{limit}"}}[WINDOW])'
     return f"{count} - ignoring (le) {fast}", count
 

@@ -62,7 +62,7 @@ EXTENDER_ALERTS = (
     ),
     Alert(
         "ExtenderNoAdvice",
-        NO_ADVICE.burns(0.001),
+        NO_ADVICE.burn_condition(0.001),
         Severity.CRITICAL,
         "{{ $value | humanize }} requests for {{ $labels.verb }} got no advice of the extender in six hours.",
         "The extender answers requests without advice.",
@@ -74,7 +74,7 @@ EXTENDER_ALERTS = (
     ),
     Alert(
         "ExtenderSlow",
-        OVER_500MS.burns(0.001),
+        OVER_500MS.burn_condition(0.001),
         Severity.WARNING,
         "{{ $value | humanize }} answers of the extender to {{ $labels.verb }} took more than half a second in six "
         "hours.",
@@ -155,7 +155,7 @@ NOMINATOR_ALERTS = (
     ),
     Alert(
         "PatchesRefused",
-        PATCH_REFUSED.burns(0.01),
+        PATCH_REFUSED.burn_condition(0.01),
         Severity.WARNING,
         "The API server refuses the nominator's patches of pods ({{ $labels.what }}).",
         "The API server refuses the nominator's patches. The label `what` says which: nominations, gates, or switch "

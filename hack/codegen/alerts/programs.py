@@ -88,7 +88,7 @@ PROGRAMS = Group(
         ),
         Alert(
             "ApiRefused",
-            API_REFUSED.burns(0.01),
+            API_REFUSED.burn_condition(0.01),
             Severity.WARNING,
             "The API server refuses calls of the {{ $labels.component }}.",
             "More than one call in a hundred ends with an error. Conflicts and missing objects do not count.",

@@ -66,7 +66,7 @@ ALERTS = (
     ),
     Alert(
         "DecisionsSlow",
-        DECIDE_OVER_1S.burns(0.01),
+        DECIDE_OVER_1S.burn_condition(0.01),
         Severity.INFO,
         "{{ $value | humanize }} decisions of the autoscaler took more than a second in six hours.",
         "More than one decision in a hundred takes longer than a second. Jobs that wait are served later by as much.",
@@ -75,7 +75,7 @@ ALERTS = (
     ),
     Alert(
         "ResizesRefused",
-        RESIZE_REFUSED.burns(0.01),
+        RESIZE_REFUSED.burn_condition(0.01),
         Severity.WARNING,
         "The API server refuses changes of jobs of queue {{ $labels.queue }}.",
         "The API server refuses changes of jobs in this queue.",
@@ -110,7 +110,7 @@ ALERTS = (
     ),
     Alert(
         "ReclaimSlow",
-        RECLAIM_OVER_60S.burns(0.01),
+        RECLAIM_OVER_60S.burn_condition(0.01),
         Severity.CRITICAL,
         "Queue {{ $labels.queue }} waits longer than a minute for GPUs that it lent.",
         "More than one return of lent GPUs in a hundred takes longer than a minute, from the decision that elastic "

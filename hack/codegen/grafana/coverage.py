@@ -46,7 +46,8 @@ def recorded_series() -> Mapping[str, str]:
 
 
 def faults(exprs: Iterable[str]) -> Iterator[str]:
-    """Yield a sentence for each metric on no board, and for each queried series that no program exports.
+    """Yield a sentence for each metric on no board, each queried series that nothing exports or records, and each wrong
+    exception.
 
     exprs: the queries of all boards.
     """

@@ -86,7 +86,7 @@ class Limits:
 
     amber: float | None = None
     red: float | None = None
-    good: float | None = None  # the only good whole number; every other one is red
+    good: float | None = None  # the only good whole number; every other number is red
 
 
 @dataclass(frozen=True, slots=True)

@@ -157,10 +157,10 @@ def apiserver(
 def scheduler(
     binary: Path, config: Path, pair: Pair, port: int, emulated_version: str | None, extra: Sequence[str]
 ) -> list[str]:
-    """Return kube-scheduler's command line. extra: further flags, else verbosity 5, below which failures of an
-    extender are not logged.
+    """Return kube-scheduler's command line.
 
     config: its configuration file. pair: its serving certificate. port: of HTTPS. emulated_version: None for its own.
+    extra: further flags; without any, verbosity 5, below which failures of an extender are not logged.
     """
     return [
         str(binary),
@@ -266,7 +266,7 @@ def kubeconfig(url: str, ca: Path, user: dict[str, str]) -> str:
     )
 
 
-def by_certificate(pair: Pair) -> dict[str, str]:
+def certificate_user(pair: Pair) -> dict[str, str]:
     """Return the `user` entry of a kubeconfig that authenticates by a client certificate."""
     return {"client-certificate-data": base64_of(pair.cert), "client-key-data": base64_of(pair.key)}
 

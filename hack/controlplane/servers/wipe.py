@@ -51,8 +51,10 @@ class Etcd:
 
 
 def snapshot(etcd: Etcd) -> dict[bytes, Entry]:
-    """Return all that the API server has stored in etcd: key -> revision and value."""
-    found = _call(etcd, "range", {"key": _text(PREFIX), "range_end": _text(_after(PREFIX))})
+    """Return all that the API server has stored in etcd: key -> revision and value. Raises OSError if etcd does not
+    answer.
+    """
+    found = _call(etcd, "range", {"key": _text(PREFIX), "range_end": _text(_end_of_range(PREFIX))})
     return {
         base64.b64decode(each["key"]): Entry(each["mod_revision"], base64.b64decode(each.get("value", "")))
         for each in found.get("kvs", ())
@@ -60,11 +62,12 @@ def snapshot(etcd: Etcd) -> dict[bytes, Entry]:
 
 
 def restore(etcd: Etcd, before: Mapping[bytes, Entry]) -> bool:
-    """Bring etcd back to the snapshot `before`: delete newer keys, and write changed or deleted ones again.
+    """Bring etcd back to the snapshot `before`: delete newer keys, and write changed or deleted keys again.
 
-    Repeated until nothing differs, since controllers inside the API server react to deletions. Returns False, and
-    changes nothing, if there is a new object (LINGERS) that admission would obey after its deletion. Keys that the API
-    server writes by itself (ITS_OWN) are ignored. Raises RuntimeError if keys still differ after ROUNDS repetitions.
+    This is repeated until nothing differs, since controllers inside the API server react to deletions. Returns False,
+    and changes nothing, if there is a new object (LINGERS) that admission would obey after its deletion. Keys that the
+    API server writes by itself (ITS_OWN) are ignored. Raises RuntimeError if keys still differ after ROUNDS
+    repetitions, and OSError if etcd does not answer.
     """
     if any(key not in before and LINGERS.match(key) for key in snapshot(etcd)):
         return False
@@ -79,7 +82,7 @@ def restore(etcd: Etcd, before: Mapping[bytes, Entry]) -> bool:
         if not deleted and not changed:
             return True
         _write(etcd, [*map(_removal, deleted), *(_put(key, before[key].value) for key in changed)])
-    raise RuntimeError(f"etcd at {etcd.url} did not come to rest: {sorted([*deleted, *changed])[:5]} came again")
+    raise RuntimeError(f"etcd at {etcd.url} still differs after {ROUNDS} rounds: {sorted([*deleted, *changed])[:5]}")
 
 
 def _write(etcd: Etcd, operations: Sequence[Mapping[str, Any]]) -> None:
@@ -110,6 +113,6 @@ def _text(value: bytes) -> str:
     return base64.b64encode(value).decode()
 
 
-def _after(prefix: bytes) -> bytes:
+def _end_of_range(prefix: bytes) -> bytes:
     """Return the first key after all keys that begin with `prefix`, which must not end with the byte 255."""
     return prefix[:-1] + bytes([prefix[-1] + 1])

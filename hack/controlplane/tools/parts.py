@@ -107,7 +107,10 @@ def program(package: str) -> str:
 
 
 def ldflags(part: Part, go_mod: str) -> str:
-    """Return the linker's flags: no symbols, no debug information, and the version stamps. go_mod: text of the file."""
+    """Return the linker's flags: no symbols, no debug information, and the version stamps. go_mod: text of the file.
+
+    Raises LookupError as `version` does.
+    """
     number = version(part, go_mod)
     major, minor = number.split(".")[:2]
     stamps = (stamp.format(v=number, major=major, minor=minor) for stamp in part.stamps)
@@ -115,8 +118,9 @@ def ldflags(part: Part, go_mod: str) -> str:
 
 
 def flags(part: Part, go_mod: str) -> list[str]:
-    """Return all flags with which a part is built. go_mod: text of its module's go.mod. Raises LookupError as
-    `version`.
+    """Return all flags with which a part is built. go_mod: text of its module's go.mod.
+
+    Raises LookupError as `version` does.
     """
     tags = ["-tags", ",".join(part.tags)] if part.tags else []
     return [*BUILD_FLAGS, *tags, "-ldflags", ldflags(part, go_mod)]
@@ -125,7 +129,7 @@ def flags(part: Part, go_mod: str) -> list[str]:
 def key(module: str, go_mod: str, go_sum: str) -> str:
     """Return the name of a module's folder in the cache. It changes with go.mod, go.sum and each flag.
 
-    go_mod, go_sum: texts of these files of the module.
+    go_mod, go_sum: texts of these files of the module. Raises LookupError as `version` does.
     """
     digest = hashlib.sha256()
     stamped = [ldflags(part, go_mod) for part in PARTS if part.module == module]

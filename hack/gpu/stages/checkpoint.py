@@ -32,8 +32,8 @@ class Saver(Protocol):
     def close(self) -> None: ...
 
 
-class Ours:
-    """A Checkpointer with two generations."""
+class OurSaver:
+    """A Checkpointer with two generations. optimizer: whose tensors are copied in the background; None for none."""
 
     def __init__(self, folder: Path, memory: Path, optimizer: Any) -> None:
         self._environ = {**os.environ, "TURNOUT_MEMORY_DIR": str(memory)}
@@ -58,8 +58,8 @@ class Ours:
         self.checkpoints.close()
 
 
-class Measured:
-    """A training with one saver."""
+class SaverMeasurement:
+    """A training with one saver, whose saves are measured."""
 
     def __init__(self, args: StageArguments, saver: Saver, training: Training) -> None:
         self.args, self.saver, self.training, self.number = args, saver, training, 0
@@ -117,11 +117,11 @@ class Measured:
         if isinstance(pinned, int | float):
             args.report("stall_over_floor", statistics.median(stalls) / (state_bytes / pinned / 1e9))
 
-    def persist(self, saver: Ours, memory: Path) -> None:
+    def persist(self, saver: OurSaver, memory: Path) -> None:
         """Report the step rate while a save goes to storage, the seconds of that, and the host memory of two
         generations.
 
-        The rate is not reported if the save is in storage before the first steps, the seconds end at _PERSIST_S.
+        The rate is not reported if the save is in storage before the first steps. The seconds end at about _PERSIST_S.
         memory: folder of arenas.
         """
         step_s = statistics.median(self.steps_s(self.steps) for _ in range(self.rounds)) / self.steps
@@ -148,9 +148,9 @@ def _saver(stage: str, folder: Path, memory: Path, training: Training) -> Saver:
     """
     match stage:
         case "ours-blocking":
-            return Ours(folder, memory, None)
+            return OurSaver(folder, memory, None)
         case "ours-overlapped":
-            return Ours(folder, memory, training.optimizer)
+            return OurSaver(folder, memory, training.optimizer)
         case "torch-save":
             return TorchSave(memory / "torch")
         case "dcp-save":
@@ -169,10 +169,10 @@ def main() -> int:
     args = arguments()
     training = Training(SIZES[args.size], args.device)
     saver = _saver(args.stage, args.folder, args.memory, training)
-    measured = Measured(args, saver, training)
-    measured.run()
-    if isinstance(saver, Ours):
-        measured.persist(saver, args.memory)
+    measurement = SaverMeasurement(args, saver, training)
+    measurement.run()
+    if isinstance(saver, OurSaver):
+        measurement.persist(saver, args.memory)
     saver.close()
     return 0
 

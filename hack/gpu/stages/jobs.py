@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 from hack.gpu.figures import StageArguments, arguments
-from hack.gpu.runs import TURNOUT_RUN, begun, lines, run
+from hack.gpu.runs import TURNOUT_RUN, lines, run, start_job
 
 _TORCHRUN = (sys.executable, "-m", "torch.distributed.run")
 _KILLS = 3
@@ -50,7 +50,7 @@ def run_two(args: StageArguments, folder: Path, memory: Path) -> int:
 
 
 def restart(args: StageArguments, folder: Path, memory: Path) -> int:
-    """Kill the worker some times; report the median seconds until its successor's first step. Return 0.
+    """Kill the worker, on a GPU _KILLS times; report the median seconds until its successor's first step. Return 0.
 
     The stage's name says whether our launcher or torchrun restarts it. A successor that began at step 0 is reported.
     Raises SystemExit if a worker does not step within _LIMIT_S. folder, memory: for files, and for arenas.
@@ -60,13 +60,13 @@ def restart(args: StageArguments, folder: Path, memory: Path) -> int:
     options = ("--nproc-per-node=1", "--max-restarts=10", *(() if ours else ("--monitor-interval=0.1",)))
     took: list[float] = []
     dead, kills = set[int](), _KILLS if args.device == "cuda" else 1
-    with begun(folder, memory, "trains", args.device, *options, more=("100000",), program=program) as (_, file):
+    with start_job(folder, memory, "trains", args.device, *options, more=("100000",), program=program) as (_, file):
         for _ in range(kills):
-            victim = _stepping(file, dead)
+            victim = _wait_for_steps(file, dead)
             dead.add(victim)
             killed_s = time.monotonic()
             os.kill(victim, signal.SIGKILL)
-            successor = _stepping(file, dead, steps=1)
+            successor = _wait_for_steps(file, dead, steps=1)
             of_successor = [each for each in lines(file) if each["pid"] == successor]
             started = next(each for each in of_successor if each["event"] == "started")
             first = next(each for each in of_successor if each["event"] == "step")
@@ -98,7 +98,7 @@ def restore(args: StageArguments, folder: Path, memory: Path) -> int:
     return 0
 
 
-def _stepping(file: Path, dead: set[int], steps: int = 20) -> int:
+def _wait_for_steps(file: Path, dead: set[int], steps: int = 20) -> int:
     """Wait until a process that is not in `dead` has done `steps` steps; return its pid. Raises SystemExit after
     _LIMIT_S.
 

@@ -7,7 +7,7 @@ from turnout.autoscaler.cache import Cache
 from turnout.jobs.kinds.registry import KINDS
 from turnout.jobs.model import JobKey
 
-REASON = "the HorizontalPodAutoscaler {} resizes it, and two hands on one size fight"
+REASON = "the HorizontalPodAutoscaler {} resizes it, and only one program may change its size"
 JOB = ("batch/v1", "Job", "j-u")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from turnout.autoscaler.observe.job_pods import SCHEDULERS, drop_unused_fields, unbindable
+from turnout.autoscaler.observe.job_pods import SCHEDULERS, drop_unused_fields, unbindable_reason
 from turnout.kube.objects import ObjectMeta, Pod, PodCondition, PodSpec, PodStatus
 
 CLAIM = {"name": "data", "persistentVolumeClaim": {"claimName": "data"}}
@@ -33,4 +33,4 @@ def pod(volumes, said, scheduler="", reason="Unschedulable"):
     pytest.param(pod([{"persistentVolumeClaim": None}], NO_GPU), "", id="a claim without a name raises nothing"),
 ])  # fmt: skip
 def test_a_pod_whose_claim_is_missing_makes_no_room(waits, why):
-    assert unbindable(waits, SCHEDULERS) == why
+    assert unbindable_reason(waits, SCHEDULERS) == why

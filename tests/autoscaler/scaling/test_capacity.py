@@ -66,7 +66,7 @@ def test_whatever_was_charged_and_given_back_the_count_is_by_hand(nodes, actions
             for row, count in charges:
                 left[row] += TAKES[taken] * count
         elif action == "copy":
-            before, room = room, room.copied()
+            before, room = room, room.copy()
             before.charge(shape, 1)  # what becomes of the one is nothing to the other
         else:
             assert room.total(shape) == counted(left, shape).sum()
@@ -128,7 +128,7 @@ def test_a_host_port_is_had_once_whatever_was_charged(nodes, there, actions):
             room.release(taken, [row])
             on[row].remove(taken)
         elif action == "copy":
-            before, room = room, room.copied()
+            before, room = room, room.copy()
             before.charge(shape, 1)
     for shape in PORT_SHAPES:
         by_hand = [fits_by_hand(gpus, pods, shape) for gpus, pods in zip(nodes, on, strict=True)]

@@ -25,7 +25,7 @@ from turnout.cli.page.answers import (
     ring_of,
     summary,
 )
-from turnout.cli.page.cluster_state import EVERYTHING, Rights, lent_parts, visible
+from turnout.cli.page.cluster_state import EVERYTHING, Rights, lent_parts, visible_state
 from turnout.cli.page.messages import FREE_CELL, HIDDEN_CELL, PART_ELASTIC, PART_MIN, PART_OTHER
 from turnout.cli.views.goodput import Totals
 from turnout.cli.views.saves import LoggedSave
@@ -65,7 +65,7 @@ def test_a_pod_with_more_gpus_than_its_node_offers_is_cut():
 
 
 def test_hidden_jobs_keep_their_gpus_and_lose_their_names():
-    seen = visible(state_of(), TEAM_B)
+    seen = visible_state(state_of(), TEAM_B)
     n0, n1, *_ = cells(gpu_cells(seen))
     assert [name for name, _ in n0] == ["?"] * 8
     assert n1[0] == (B, PART_OTHER)
@@ -76,19 +76,19 @@ def test_hidden_jobs_keep_their_gpus_and_lose_their_names():
 
 
 def test_of_a_hidden_queue_a_viewer_sees_only_that_it_exists():
-    first, second = visible(state_of(), TEAM_B).queues
+    first, second = visible_state(state_of(), TEAM_B).queues
     assert (first.queue, first.hidden, first.used_gpus, first.quota_gpus) == ("queue-team-a", True, None, None)
     assert not second.hidden
 
 
 def test_without_the_right_to_list_nodes_there_is_no_fabric():
-    seen = visible(state_of(), Rights(True, frozenset(), False))
+    seen = visible_state(state_of(), Rights(True, frozenset(), False))
     assert (seen.hosts, fabric_tree(seen).switches, largest_gangs(seen).items) == ((), (), ())
 
 
 def test_with_all_rights_nothing_changes():
     state = state_of()
-    assert visible(state, EVERYTHING) is state
+    assert visible_state(state, EVERYTHING) is state
 
 
 def test_the_summary_counts_free_gpus_of_open_nodes():

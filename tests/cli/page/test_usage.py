@@ -13,7 +13,7 @@ from tests.kit.clock import ManualClock
 from turnout.autoscaler.reporting.decision_log import JobUsage, encode_usage
 from turnout.cli.page.access import ClusterAccess
 from turnout.cli.page.answers import BadQuery, read_query
-from turnout.cli.page.cluster_state import EVERYTHING, Rights, visible
+from turnout.cli.page.cluster_state import EVERYTHING, Rights, visible_state
 from turnout.cli.page.usage_log import READ_S, UsageLog
 from turnout.cli.page.usage_rows import FILTERS, LogReading, usage_list
 from turnout.cli.views.usage import MAX_JOBS_OF_DAY, REPORTS, DailyUsage, Usage, fields, read_usage, rows, values
@@ -133,7 +133,7 @@ ANN = Rights(False, frozenset(["team-a"]), True)
 
 def asked(rights=EVERYTHING, usage=USAGE, **parameters):
     """The answer to a viewer with these rights."""
-    state = visible(state_of(), rights)
+    state = visible_state(state_of(), rights)
     return usage_list(usage, state, rights, read_query(parameters, FILTERS), LogReading(1.0, 1))
 
 

@@ -10,7 +10,7 @@ import pytest
 from turnout.cli import exit_codes
 from turnout.cli.__main__ import COMMANDS, main, parser
 from turnout.cli.exit_codes import MEANS, ExitCode
-from turnout.cli.verbs.version import installed
+from turnout.cli.verbs.version import component_lines
 from turnout.kube.version import installed_build
 
 CLI = Path(exit_codes.__file__).parent
@@ -199,7 +199,7 @@ def test_the_version_of_each_installed_part_is_told_with_its_namespace():
         return {"metadata": {"name": f"turnout-{component}", "namespace": "turnout-system", "labels": marks}}
 
     parts = [deployment("nominator", "0.1.0"), deployment("autoscaler", "0.0.9")]
-    assert installed(parts) == ["autoscaler  0.0.9 in turnout-system", "nominator   0.1.0 in turnout-system"]
+    assert component_lines(parts) == ["autoscaler  0.0.9 in turnout-system", "nominator   0.1.0 in turnout-system"]
 
 
 @pytest.mark.parametrize("argv", USAGE, ids=" ".join)

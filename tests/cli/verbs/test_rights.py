@@ -8,7 +8,7 @@ import pytest
 from tests.cli.verbs.why_world import Drawn, Served
 from turnout.autoscaler.settings import Settings
 from turnout.cli.verb_support import autoscaler_view, scheduler_view
-from turnout.cli.verb_support.gang_landing import explained
+from turnout.cli.verb_support.gang_landing import explain_gang
 from turnout.cli.verb_support.listing import VIEWER, CannotSee
 from turnout.cli.verbs.queues import queues_of
 from turnout.cli.verbs.topology import topology_listing, topology_svg
@@ -51,7 +51,7 @@ def test_queues_are_told_as_the_autoscaler_wrote_them_down():
     [
         pytest.param(lambda source: queues(source), id="queues, where nothing is written down either"),
         pytest.param(
-            lambda source: explained(source, SETTINGS, gang_of("2x8", "team-a", "nvidia.com/gpu")), id="explain"
+            lambda source: explain_gang(source, SETTINGS, gang_of("2x8", "team-a", "nvidia.com/gpu")), id="explain"
         ),
     ],
 )

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from hack.chaos.chart.world import APART, CHART, cluster
+from hack.chaos.chart.world import CHART, POD_IP_FLAG, cluster
 from hack.controlplane.tools import cache, parts
 from hack.lint.code_blocks import run_by
 from turnout.simulator.cluster.node_builder import nodes_of_map
@@ -33,7 +33,7 @@ def kubernetes():
 PUBLISHED = {"registry.example.org/turnout:0.1.0", f"registry.k8s.io/kube-scheduler:v{kubernetes()}"}
 # Pods of this cluster share one network: each listens at its own address, and one scheduler alone at 127.0.0.1.
 HELM = f"""#!/bin/sh
-exec {{helm}} "$@" {" ".join(f"'{word}'" for word in (*APART, "--set", "scheduler.replicas=1", "--timeout=180s"))}
+exec {{helm}} "$@" {" ".join(f"'{word}'" for word in (*POD_IP_FLAG, "--set", "scheduler.replicas=1", "--timeout=180s"))}
 """
 
 

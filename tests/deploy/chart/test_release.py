@@ -12,7 +12,7 @@ import pytest
 import pytest_asyncio
 import yaml
 
-from hack.chaos.chart.world import APART, CHART, cluster
+from hack.chaos.chart.world import CHART, POD_IP_FLAG, cluster
 from hack.controlplane.errors import ApiError
 from hack.controlplane.tools import cache
 from tests.kit.cluster import indexed_job, koordinator_gang, leaf_of, make_fabric
@@ -25,7 +25,7 @@ NS = "/api/v1/namespaces/gpu-team"
 MAP = f"{NS}/configmaps/node-topology-config"
 CRD = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/elasticjobs.elastic.iml.github.io"
 DEPLOYMENTS = "/apis/apps/v1/namespaces/gpu-team/deployments"
-RELEASE = ("turnout", str(CHART), *APART, "--wait", "--timeout=180s")
+RELEASE = ("turnout", str(CHART), *POD_IP_FLAG, "--wait", "--timeout=180s")
 # As DLRover's guide names it, with the kinds that its users expect: the Deployment is dlrover-controller-manager.
 DLROVER = ("dlrover", *RELEASE[1:], "--values", str(CHART.parents[2] / "examples/values-dlrover.yaml"))
 

@@ -21,14 +21,14 @@ import xxhash
 from hack.bench.checkpoint.baselines import DcpAsync, Saver
 from hack.bench.checkpoint.ours import TurnoutSaver
 from hack.bench.checkpoint.plan import BenchmarkFolders, CheckpointPlan, SceneResult, took_s
-from hack.bench.checkpoint.scenes.overlap import TrainingLoop, busy, cores, spread, watch_wait
+from hack.bench.checkpoint.scenes.overlap import TrainingLoop, cores, keep_busy, spread, watch_wait
 from hack.bench.checkpoint.scenes.stalls import (
     ASIDE,
     EQUAL,
     OURS,
     REUSED,
     floor,
-    floors,
+    open_floors,
     run_or_record_fault,
     time_name,
 )
@@ -43,7 +43,7 @@ _TRIES = 3
 
 
 class BareCopy:
-    """The copy of floor 1 in a thread, without a saver."""
+    """`copy` in a thread, as a Saver, as if it were a background copy."""
 
     def __init__(self, copy: Callable[[], None]) -> None:
         self._copy, self._thread = copy, threading.Thread()
@@ -61,7 +61,7 @@ class BareCopy:
         self._thread.join()
 
     def load(self) -> dict[str, Any]:
-        """Return nothing: there is nothing to load."""
+        """Return an empty state: there is nothing to load."""
         return {}
 
     def close(self) -> None:
@@ -75,15 +75,15 @@ class BackgroundSaver(BareCopy):
         self._ours, self._loop = ours, loop
 
     def save(self, step: int, state: dict[str, Any]) -> None:
-        """Start a save."""
+        """Start a save, whose copy goes on while training continues."""
         self._ours.save(step, state, overlap=self._loop.optimizer)
 
     def wait(self) -> None:
-        """Wait until it is hashed."""
+        """Wait until the save is hashed."""
         self._ours.wait()
 
     def load(self) -> dict[str, Any]:
-        """Take the newest."""
+        """Return the newest saved state."""
         return self._ours.load()
 
 
@@ -106,10 +106,10 @@ class _Windows:
         saver.save(self._state["step"], self._state)
         return took_s(partial(spread, *self._where))
 
-    def window(self, saver: Saver, name: str) -> None:
+    def measure_save(self, saver: Saver, name: str) -> None:
         """Measure one save: some steps without it, then steps until the saver has finished. name: of the result.
 
-        The step right after the save is recorded at once; `close` records what the save added.
+        The time of the step right after the save is recorded at once; `close` records the seconds that the save added.
         """
         steps, alone_s = self._loop.steps(self._least_s)
         self._result.keep(ALONE, alone_s / steps)
@@ -119,8 +119,8 @@ class _Windows:
         steps, _ = self._loop.steps(self._least_s, watch_wait(saver))
         self._saved.setdefault(name, []).append((time.perf_counter() - began_s - spread_s, steps + 1))
 
-    def exact(self, saver: Saver) -> None:
-        """Raise RuntimeError unless a load returns the state from before the step that followed the save."""
+    def check_copy(self, saver: Saver) -> None:
+        """Save, do a step, and load. Raises RuntimeError unless the load returns the state from before that step."""
         sums = _sums(self._state)
         self.save(saver)
         step = self._state["step"]
@@ -128,7 +128,7 @@ class _Windows:
         saver.wait()
         loaded = saver.load()
         if loaded["step"] != step or _sums(loaded) != sums or _sums(self._state) == sums:
-            raise RuntimeError("what was copied behind training is not what was there")
+            raise RuntimeError("the background copy is not the state that was saved")
         self._result.figures[time_name(OURS, EQUAL)] = 1.0
 
     def close(self) -> None:
@@ -145,12 +145,13 @@ def time_background_copy(plan: CheckpointPlan, places: BenchmarkFolders) -> Scen
     """Time how many seconds one save adds to a training loop, until its copy and all later work are done.
 
     Savers: ours in the background, ours blocking, DCP async and a bare memcpy; with the second core idle, then busy. A
-    load checks afterwards that the background copy has the state from before the next step.
+    load checks afterwards that the background copy has the state from before the next step. A saver of ours that fails
+    is recorded with its error.
     """
     state = make(plan.size)
     result, loop, others = SceneResult(bytes_of(state)), TrainingLoop(state), cores()[1]
     windows = _Windows(loop, state, plan.loop_s, result)
-    with floors(state) as copies, ExitStack() as ends:
+    with open_floors(state) as copies, ExitStack() as ends:
         ours = TurnoutSaver(places.memory / "ours")
         savers: dict[str, Saver] = {
             BARE: BareCopy(copies[floor(1)]),
@@ -159,29 +160,31 @@ def time_background_copy(plan: CheckpointPlan, places: BenchmarkFolders) -> Scen
             OURS: BackgroundSaver(ours, loop),
         }
         spread(*cores())
-        loop.last(TIMES_AS_LONG * min(took_s(copies[floor(1)]) for _ in range(_TRIES)))
+        loop.set_step_length(TIMES_AS_LONG * min(took_s(copies[floor(1)]) for _ in range(_TRIES)))
 
-        def warmed(saver: Saver) -> None:
+        def warm_up(saver: Saver) -> None:
             """Prepare a saver, and save _TRIES times, so that all of its memory has been written to."""
             ends.callback(saver.close)
             saver.prepare(state)
-            for _ in range(_TRIES):  # it has written to all of its memory then
+            for _ in range(_TRIES):
                 windows.save(saver)
                 loop.step()
                 saver.wait()
 
         for name, saver in savers.items():
-            run_or_record_fault(name, result, partial(warmed, saver))
+            run_or_record_fault(name, result, partial(warm_up, saver))
         for is_busy in (False, True):
-            with busy(others) if is_busy else nullcontext():
+            with keep_busy(others) if is_busy else nullcontext():
                 for _ in range(min(plan.loops, ASIDE) if is_busy else plan.loops):
                     for name, saver in savers.items():
                         result.time(floor(1), copies[floor(1)])
                         run_or_record_fault(
-                            name, result, partial(windows.window, saver, time_name(name, BUSY) if is_busy else name)
+                            name,
+                            result,
+                            partial(windows.measure_save, saver, time_name(name, BUSY) if is_busy else name),
                         )
                     shutil.rmtree(places.memory / "saved", ignore_errors=True)
-        run_or_record_fault(OURS, result, partial(windows.exact, savers[OURS]))
+        run_or_record_fault(OURS, result, partial(windows.check_copy, savers[OURS]))
         windows.close()
     return result
 

@@ -52,17 +52,17 @@ class TrainingLoop:
 
     def step(self) -> None:
         """Do one step: the matrix products, then the optimizer's step."""
-        self._multiplied()
+        self._multiply_all()
         self.optimizer.step()
 
-    def _multiplied(self) -> None:
+    def _multiply_all(self) -> None:
         for _ in range(self._products):
             self._multiply(self._left, self._right, out=self._out)
 
-    def last(self, least_s: float) -> None:
-        """Choose the number of products so that those of a step take at least `least_s` seconds."""
-        self._multiplied()
-        took = min(took_s(self._multiplied) for _ in range(_TRIES))
+    def set_step_length(self, least_s: float) -> None:
+        """Choose the number of products of a step so that they take about `least_s` seconds, not less."""
+        self._multiply_all()
+        took = min(took_s(self._multiply_all) for _ in range(_TRIES))
         self._products = math.ceil(self._products * least_s / took)
 
     def steps(self, least_s: float, going: Callable[[], bool] = lambda: False) -> tuple[int, float]:
@@ -78,10 +78,7 @@ class TrainingLoop:
 
 
 def partial_optimizer(every: list[Any], updated: int) -> Any:
-    """Return an optimizer whose step writes to `updated` tensors of `every`, and the next step to the next ones.
-
-    After the last tensor it continues with the first.
-    """
+    """Return an optimizer each of whose steps changes the next `updated` tensors of `every`, in a circle."""
     import torch
 
     class Updating(torch.optim.Optimizer):  # type: ignore[misc, unused-ignore]
@@ -117,7 +114,7 @@ def time_persisting(plan: CheckpointPlan, places: BenchmarkFolders) -> SceneResu
             else:
                 saver.save(state["step"], state)
 
-        def stepped(name: str) -> None:
+        def time_persist(name: str) -> None:
             """Time the loop before and during one save by the saver of this name; create it at the first call."""
             if name not in savers:
                 savers[name] = makers[name](places.disk / name)
@@ -136,15 +133,16 @@ def time_persisting(plan: CheckpointPlan, places: BenchmarkFolders) -> SceneResu
 
         for _ in range(plan.persists):
             for name in makers:
-                run_or_record_fault(name, result, partial(stepped, name))
+                run_or_record_fault(name, result, partial(time_persist, name))
         if isinstance(ours := savers.get(OURS), TurnoutSaver):
             run_or_record_fault(OURS, result, partial(_save_during_persist, ours, state, result))
     return result
 
 
 def _save_during_persist(ours: TurnoutSaver, state: dict[str, Any], result: SceneResult) -> None:
-    """Save into memory again and again while one save is written to disk, and load each. Record in `result` how many
-    ended before the write did (ASKED), and how many of these could be loaded unchanged (TAKEN).
+    """Save into memory, at most _ATTEMPTS times, while one save is written to disk, and load each.
+
+    Record in `result` how many ended before the write did (ASKED), and how many of these loaded unchanged (TAKEN).
     """
     requested = accepted = 0
     state["step"] = first = ours.newest_stored_step() + 1
@@ -162,7 +160,7 @@ def _save_during_persist(ours: TurnoutSaver, state: dict[str, Any], result: Scen
 
 
 def watch_wait(saver: Saver) -> Callable[[], bool]:
-    """Start a thread that waits for the saver; return a function that is True while it still waits."""
+    """Start a thread that waits for the saver. Return a function that returns True while the thread still waits."""
     thread = threading.Thread(target=saver.wait)
     thread.start()
     return thread.is_alive
@@ -201,8 +199,8 @@ def _names_in(folder: str) -> list[str]:
 
 
 @contextmanager
-def busy(others: set[int]) -> Iterator[None]:
-    """Run a process that keeps these cores busy while the block runs."""
+def keep_busy(others: set[int]) -> Iterator[None]:
+    """Run a process that keeps one core of `others` busy while the block runs."""
     process = subprocess.Popen([sys.executable, "-c", _SPIN, str(os.getpid())])
     try:
         os.sched_setaffinity(process.pid, others)

@@ -21,7 +21,7 @@ from typing import Any
 
 from hack.bench.checkpoint.lower_bound import MemoryCopy, WarmMemory
 from hack.bench.checkpoint.plan import BenchmarkFolders, CheckpointPlan, SceneResult
-from hack.bench.checkpoint.scenes.stalls import EQUAL, OURS, THREADS, floor, floors, run_or_record_fault, time_name
+from hack.bench.checkpoint.scenes.stalls import EQUAL, OURS, THREADS, floor, open_floors, run_or_record_fault, time_name
 from hack.bench.checkpoint.state import bytes_of, make, tensors
 
 DCP, NOTHING = "dcp.load", "dcp's plans alone"
@@ -38,7 +38,9 @@ def pair(name: str, saved: int, loads: int) -> str:
 
 
 def time_loads(plan: CheckpointPlan, places: BenchmarkFolders) -> SceneResult:
-    """Save in each world and load in others; return the times, and EQUAL if our loads gave the saved bytes."""
+    """Save in each world and load in others. Return the times, and the figure EQUAL if none of our loads failed or
+    gave other bytes.
+    """
     full_tensors = {name: tensor for name, tensor in tensors(make(plan.wide)) if tensor.dim()}
     result = SceneResult(bytes_of(full_tensors))
     for saved, pairs in groupby(sorted(plan.worlds), key=lambda each: each[0]):
@@ -47,7 +49,7 @@ def time_loads(plan: CheckpointPlan, places: BenchmarkFolders) -> SceneResult:
         run_or_record_fault(DCP, result, partial(save, states, folder / "dcp"))
         run_or_record_fault(OURS, result, partial(save_ours, states, folder / "ours"))
         for _, loads in pairs:
-            _pair(full_tensors, (saved, loads), folder, plan.loads, result)
+            _time_pair(full_tensors, (saved, loads), folder, plan.loads, result)
         shutil.rmtree(folder)
     _time_own_loads(full_tensors, places.memory / "own", plan.loads, result)
     if OURS not in result.faults:
@@ -55,13 +57,13 @@ def time_loads(plan: CheckpointPlan, places: BenchmarkFolders) -> SceneResult:
     return result
 
 
-def _pair(
+def _time_pair(
     full_tensors: Mapping[str, Any], worlds: tuple[int, int], folder: Path, turns: int, result: SceneResult
 ) -> None:
-    """Time loads in one world of what another world saved, `turns` times.
+    """Time loads in one world of the state that another world saved, `turns` times.
 
-    worlds: (ranks that saved, ranks that load). folder: of the saves. The first, untimed round raises RuntimeError if a
-    way of loading gives other bytes. full_tensors: the saved state, by name. result: gets the times.
+    worlds: (ranks that saved, ranks that load). folder: of the saves. full_tensors: the saved state, by name. result:
+    gets the times. A first, untimed round compares the bytes; `run_or_record_fault` handles a difference.
     """
     import torch
 
@@ -80,7 +82,7 @@ def _pair(
                 ends.callback(copy.close)
 
         def load(name: str, call: Call, timed: bool) -> None:
-            """Load in each rank in turn; time it, or in the untimed round check the bytes."""
+            """Load in each rank in turn; time that, or check the bytes. Raises RuntimeError if they differ."""
             for tensor in empty.values():
                 tensor.reshape(-1)[:: 1 << 16].fill_(-1)
             if timed:
@@ -96,12 +98,12 @@ def _pair(
         for turn in range(-1, turns):
             for name, copies in floors.items():
                 result.time(pair(name, saved, loads), lambda copies=copies: [copy() for copy in copies])  # type: ignore[misc]
-            for name, call in ways(folder).items():
+            for name, call in load_functions(folder).items():
                 run_or_record_fault(name, result, partial(load, name, call, turn >= 0))
 
 
-def ways(folder: Path) -> Mapping[str, Call]:
-    """Return the ways in which a rank loads a state dict, by name. Each load has a new reader, as in a new process.
+def load_functions(folder: Path) -> Mapping[str, Call]:
+    """Return the functions that load a rank's state dict, by name. Each load has a new reader, as in a new process.
 
     NOTHING does all of DCP's work but reading.
     """
@@ -133,7 +135,10 @@ def _time_own_loads(full_tensors: Mapping[str, Any], folder: Path, turns: int, r
     import torch
 
     def load(name: str, call: Callable[[], Mapping[str, Any]], timed: bool) -> None:
-        """Load into new memory; time it, or in the untimed round check the bytes."""
+        """Load into new memory; time that, or in the untimed round check the bytes.
+
+        Raises RuntimeError if they differ from the saved state.
+        """
         began_s = time.perf_counter()
         found = call()
         if timed:
@@ -141,8 +146,8 @@ def _time_own_loads(full_tensors: Mapping[str, Any], folder: Path, turns: int, r
         elif other := [key for key in full_tensors if not torch.equal(full_tensors[key], found[key])]:
             raise RuntimeError(f"{time_name(name, OWN)}: {other[0]} is not what was saved")
 
-    with floors(full_tensors) as copies, ExitStack() as ends:
-        calls = _own_ways(dict(full_tensors), folder, ends)
+    with open_floors(full_tensors) as copies, ExitStack() as ends:
+        calls = _own_load_functions(dict(full_tensors), folder, ends)
         for turn in range(-1, turns):
             for name in map(floor, THREADS):
                 result.time(time_name(name, OWN), copies[name])
@@ -151,7 +156,7 @@ def _time_own_loads(full_tensors: Mapping[str, Any], folder: Path, turns: int, r
     shutil.rmtree(folder)
 
 
-def _own_ways(
+def _own_load_functions(
     full_tensors: dict[str, Any], folder: Path, ends: ExitStack
 ) -> Mapping[str, Callable[[], Mapping[str, Any]]]:
     """Save the state in each way into the folder. Return, by name, the function that loads it into new memory.
@@ -181,13 +186,13 @@ def _own_ways(
         found = loader.load()
         return found.state if found else {}
 
-    def copied(state: Mapping[str, Any]) -> Mapping[str, Any]:
+    def copy(state: Mapping[str, Any]) -> Mapping[str, Any]:
         return {name: each.clone() for name, each in state.items()}
 
     return {
         OTHERS[0]: lambda: torch.load(files[0], weights_only=True),
-        OTHERS[1]: lambda: copied(torch.load(files[0], weights_only=True, mmap=True)),
-        OTHERS[2]: lambda: copied(safetensors.torch.load_file(files[1])),
+        OTHERS[1]: lambda: copy(torch.load(files[0], weights_only=True, mmap=True)),
+        OTHERS[2]: lambda: copy(safetensors.torch.load_file(files[1])),
         OURS: ours,
     }
 
@@ -195,9 +200,8 @@ def _own_ways(
 def shard_tensors(full_tensors: Mapping[str, Any], rank: int, ranks: int) -> dict[str, Any]:
     """Return this rank's part of each tensor, cut along dimension 0, as DTensors.
 
-    They are views of `full_tensors`, without a copy. The part is empty if there are more ranks than chunks.
-
-    ranks: number of ranks.
+    They are views of `full_tensors`, without a copy. A part is empty if there is no chunk for this rank. ranks: number
+    of ranks.
     """
     from torch.distributed.tensor import DTensor, Shard
 

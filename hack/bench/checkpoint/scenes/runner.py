@@ -1,7 +1,7 @@
-"""Measure all scenes: `python -m hack.bench.checkpoint.scenes.runner PLAN FOLDERS RESULT`, each a JSON text.
+"""Measure all scenes: `python -m hack.bench.checkpoint.scenes.runner PLAN MEMORY DISK`.
 
-Torch is imported once; each scene runs in a fork of this process, so that none measures what another left behind, and
-writes what it saw to RESULT, a folder: SCENE.json.
+PLAN is a JSON text, MEMORY and DISK are folders. Torch is imported once. Each scene runs in a fork of this process, so
+that none measures the remains of another, and writes its result to DISK/SCENE.json.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from hack.bench.checkpoint.state import ModelSize
 from turnout.launcher.linux import die_with
 
 SCENES: Mapping[str, Callable[[CheckpointPlan, BenchmarkFolders], SceneResult]] = {
-    "first": stalls.first,
-    "steady": stalls.steady,
+    "first": stalls.time_first_saves,
+    "steady": stalls.time_steady_saves,
     "overlapped": background_copy.time_background_copy,
     "persisted": overlap.time_persisting,
     "worlds": reshard.time_loads,
@@ -38,17 +38,20 @@ THREADS = 2
 
 
 def run_in_child(plan: CheckpointPlan, places: BenchmarkFolders) -> dict[str, SceneResult]:
-    """Run all scenes in a child process. Return their results. Raises RuntimeError if one fails."""
+    """Run all scenes in a child process. Return their results. Raises RuntimeError if a scene fails."""
     words = [json.dumps(asdict(plan)), str(places.memory), str(places.disk)]
     env = {**os.environ, MEMORY_DIR: str(places.memory), "OMP_NUM_THREADS": str(THREADS), "PYTHONPATH": os.getcwd()}
     ended = subprocess.run([sys.executable, "-m", "hack.bench.checkpoint.scenes.runner", *words], env=env, check=False)
     if ended.returncode:
-        raise RuntimeError("a scene broke: what it said is above")
+        raise RuntimeError("a scene failed: its output is above")
     return {name: SceneResult(**json.loads(_result(places, name).read_text())) for name in SCENES}
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run all scenes one after another, and write their results where the parent expects them. Return 0."""
+    """Run all scenes one after another, and write their results to the folder DISK.
+
+    argv: PLAN as JSON, then the folders MEMORY and DISK. Returns 0; 1 once a scene fails, without the later scenes.
+    """
     die_with(os.getppid(), signal.SIGKILL)
     signal.alarm(LIMIT_S * len(SCENES))
     words = json.loads(argv[0])
@@ -62,7 +65,7 @@ def main(argv: Sequence[str]) -> int:
     gc.freeze()  # what was imported is no garbage: looking for some between two saves is quick then
     for name in SCENES:
         begun_s = time.monotonic()
-        process = multiprocessing.get_context("fork").Process(target=_play, args=(name, plan, places))
+        process = multiprocessing.get_context("fork").Process(target=_run_scene, args=(name, plan, places))
         process.start()
         process.join()
         print(f"{name}: {time.monotonic() - begun_s:.0f} s", file=sys.stderr)
@@ -72,7 +75,8 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
-def _play(name: str, plan: CheckpointPlan, places: BenchmarkFolders) -> None:
+def _run_scene(name: str, plan: CheckpointPlan, places: BenchmarkFolders) -> None:
+    """Run a scene in this process, which is killed after LIMIT_S, and write its result to a file."""
     die_with(os.getppid(), signal.SIGKILL)
     signal.alarm(LIMIT_S)
     _result(places, name).write_text(json.dumps(asdict(SCENES[name](plan, places))))

@@ -45,7 +45,7 @@ def measure_sending(plan: CheckpointPlan, places: BenchmarkFolders) -> SceneResu
         orders, ordered = context.Pipe()
         port = server.getsockname()[1]
         for work in (partial(_receive, server), partial(_send, port, ordered)):
-            process = context.Process(target=_end, args=(work, orders, places.memory, plan.sent_bytes), daemon=True)
+            process = context.Process(target=_run_end, args=(work, orders, places.memory, plan.sent_bytes), daemon=True)
             process.start()
             ends.callback(process.join, _LIMIT_S)
         ends.callback(orders.close)  # the sender ends then, and the receiver with it
@@ -64,7 +64,7 @@ def measure_sending(plan: CheckpointPlan, places: BenchmarkFolders) -> SceneResu
 
 
 def _time_loop_during_sends(plan: CheckpointPlan, orders: Connection, result: SceneResult) -> None:
-    """Time a training loop on one core while sender and receiver run, with and without a rate limit of the sender.
+    """Time a training loop on one core, alone and while the sender sends, with and without a rate limit.
 
     orders: pipe to the sender. Raises RuntimeError with the sender's error.
     """
@@ -82,9 +82,9 @@ def _time_loop_during_sends(plan: CheckpointPlan, orders: Connection, result: Sc
 
 
 def _request_send(orders: Connection, name: str) -> float:
-    """Order the sender to send the shard once by the way `name`; return the seconds that it needed.
+    """Order the sender to send the shard once, and return the seconds that it needed.
 
-    Raises RuntimeError with the sender's error.
+    name: LOOPBACK or REPLICA. Raises RuntimeError with the sender's error.
     """
     orders.send((name, 0.0))
     return seconds_of(orders.recv())
@@ -97,7 +97,7 @@ def seconds_of(answer: float | str) -> float:
     return float(answer)
 
 
-def _end(work: Callable[[Any, Any], None], not_mine: Connection, memory: Path, size_bytes: int) -> None:
+def _run_end(work: Callable[[Any, Any], None], not_mine: Connection, memory: Path, size_bytes: int) -> None:
     """Run one end of the connection in its process: call `work(arena, record)`, with an arena that is removed
     afterwards.
 
@@ -126,10 +126,10 @@ def _arena(memory: Path, size_bytes: int) -> Any:
 
 
 def _send(port: int, orders: Connection, arena: Any, record: Any) -> None:
-    """Connect to the receiver, then send the shard on each request, until the pipe is closed.
+    """Connect to the receiver, then send the shard on each request, until the pipe is closed or a transfer fails.
 
-    A request is (name of the way, rate limit in bytes a second, 0 for none); the answer is the seconds, or an error's
-    text. orders: the pipe of requests. arena, record: the shard is the arena's generation 0, as the record says.
+    A request is (LOOPBACK or REPLICA, rate limit in bytes a second, 0 for none). The answer is the seconds, or an
+    error's text. orders: the pipe of requests. arena, record: the shard is the arena's generation 0.
     """
     from turnout.launcher.checkpoint.format.arena_layout import offset_of
     from turnout.launcher.checkpoint.format.shard_file import sum_of, sums_of
@@ -143,9 +143,9 @@ def _send(port: int, orders: Connection, arena: Any, record: Any) -> None:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER_BYTES)
 
         def send(name: str, bytes_s: float) -> None:
-            """Send the shard, and wait until the receiver has it. Raises ConnectionError if the receiver has ended.
+            """Send the shard, and wait until the receiver has it.
 
-            name: LOOPBACK for sendfile alone, else our sender. bytes_s: limit of our sender, 0 for none.
+            name: LOOPBACK for sendfile alone, else our sender. bytes_s: its limit, 0 for none. Raises ConnectionError.
             """
             if name == LOOPBACK:
                 connection.settimeout(None)  # ours has one
@@ -182,8 +182,8 @@ def _auth(*, listens: bool) -> Any:
 def _receive(server: socket.socket, arena: Any, record: Any) -> None:
     """Accept one connection, and serve it until the sender closes it.
 
-    For each marker byte, a shard (`_SHARD`) or plain bytes (`_FLOOR`) are received into the arena, and `_TAKEN` is
-    answered. Raises TimeoutError after _LIMIT_S seconds without a byte. server: listens. record: of the shard.
+    After each marker byte, it receives a shard (`_SHARD`) or plain bytes (`_FLOOR`) into the arena, and answers
+    `_TAKEN`. server: listens. record: of the shard. Raises TimeoutError after _LIMIT_S seconds without a byte.
     """
     server.settimeout(_LIMIT_S)
     connection, _ = server.accept()

@@ -53,13 +53,16 @@ def floor(threads: int, part: float = 1.0) -> str:
     return f"floor {threads}" if part == 1 else f"floor {threads}, {part:.0%}"
 
 
-def first(plan: CheckpointPlan, places: BenchmarkFolders) -> SceneResult:
-    """Time the first save of each saver, and check that a load returns the same bits."""
+def time_first_saves(plan: CheckpointPlan, places: BenchmarkFolders) -> SceneResult:
+    """Time the first save of each saver, and check that a load returns the same bits.
+
+    A saver of ours that fails is recorded with its error. The error of a baseline is raised.
+    """
     makers = {**BASELINES, OURS: TurnoutSaver, UNPREPARED: TurnoutSaver}
     _warm_up(makers, places.memory)
     state = make(plan.size)
     result = SceneResult(bytes_of(state))
-    with floors(state) as copies, _without_garbage_collector():
+    with open_floors(state) as copies, _without_garbage_collector():
         for turn in range(plan.firsts):
             for name, maker in makers.items():
                 if name == UNPREPARED and turn >= ASIDE:
@@ -108,10 +111,11 @@ def _time_first_save(
             _check_load(name, saver, state, result)
 
 
-def steady(plan: CheckpointPlan, places: BenchmarkFolders) -> SceneResult:
+def time_steady_saves(plan: CheckpointPlan, places: BenchmarkFolders) -> SceneResult:
     """Time saves into memory that is allocated already, by each saver. Return the times by the saver's name.
 
-    Saves of a partly frozen state and of a tiny state are timed too. A saver that fails is recorded with its error.
+    Saves of a partly frozen state and of a tiny state are timed too. A saver of ours that fails is recorded with its
+    error. The error of a baseline is raised.
     """
     makers = {name: maker for name, maker in BASELINES.items() if name != SHIPPED}
     makers |= {OURS: TurnoutSaver}
@@ -119,7 +123,7 @@ def steady(plan: CheckpointPlan, places: BenchmarkFolders) -> SceneResult:
     state = make(plan.size)
     result = SceneResult(bytes_of(state))
     savers: dict[str, Saver] = {}
-    with floors(state) as copies, _without_garbage_collector(), ExitStack() as ends:
+    with open_floors(state) as copies, _without_garbage_collector(), ExitStack() as ends:
 
         def save(name: str, timed: bool) -> None:
             """Change the state, save it and await the save. timed: keep the seconds until `save` returned."""
@@ -155,7 +159,7 @@ def steady(plan: CheckpointPlan, places: BenchmarkFolders) -> SceneResult:
 def _time_fixed_cost(layers: int, folder: Path, times: int, result: SceneResult) -> None:
     """Time `times` saves of a state with as many tensors and hardly any bytes: the fixed cost of a save.
 
-    layers: of the model whose number of tensors is used. folder: for the saver.
+    layers: number of the model's layers, which gives the number of tensors. folder: for the saver.
     """
     state = make(ModelSize(8, layers, 8))
     with ExitStack() as ends:
@@ -177,7 +181,7 @@ def _time_partly_frozen(
     copies: the bare copies, which are timed between the saves. folder: for the saver.
     """
     named = list(tensors(state))
-    live = part([tensor for _, tensor in named], CHANGED)
+    live = last_tensors([tensor for _, tensor in named], CHANGED)
     with ExitStack() as ends:
         saver = TurnoutSaver(
             folder, frozenset(name for name, tensor in named if not any(tensor is each for each in live))
@@ -200,33 +204,34 @@ def _time_partly_frozen(
 def _check_load(name: str, saver: Saver, state: dict[str, Any], result: SceneResult) -> None:
     """Raise RuntimeError unless a load returns this state; else record that it is equal. name: of the saver."""
     if at := differ(state, saver.load()):
-        raise RuntimeError(f"{name} loads another {at} than was saved")
+        raise RuntimeError(f"{name} loads a state that differs from the saved one at {at}")
     result.figures[time_name(name, EQUAL)] = 1.0
 
 
 @contextmanager
-def floors(state: Mapping[str, Any]) -> Iterator[dict[str, Callable[[], None]]]:
+def open_floors(state: Mapping[str, Any]) -> Iterator[dict[str, Callable[[], None]]]:
     """Yield functions that copy a state, or its changing part, to memory, by name: the lower bounds of a save.
 
-    Each was called once before. Raises RuntimeError if the copy of the whole state by most threads has other bytes.
+    The memory and the threads are freed after the block. Each function was called once before. Raises RuntimeError if
+    the copy of the whole state by the most threads has other bytes.
     """
     every = [tensor for _, tensor in tensors(state)]
     with ExitStack() as ends:
         warm = ends.enter_context(WarmMemory(bytes_of(state)))
         copies = {floor(threads): MemoryCopy(every, warm.address, threads) for threads in THREADS}
-        copies[floor(THREADS[-1], CHANGED)] = MemoryCopy(part(every, CHANGED), warm.address, THREADS[-1])
+        copies[floor(THREADS[-1], CHANGED)] = MemoryCopy(last_tensors(every, CHANGED), warm.address, THREADS[-1])
         for name, copy in copies.items():
             ends.callback(copy.close)
             copy()
             if name == floor(THREADS[-1]) and not warm.holds(every):
-                raise RuntimeError("the floor copies something else")
+                raise RuntimeError("the floor's copy differs from the state")
         yield dict(copies)
 
 
-def part(every: list[Any], share: float) -> list[Any]:
-    """Return the last tensors that together have at least this share of all bytes; at least one tensor.
+def last_tensors(every: list[Any], share: float) -> list[Any]:
+    """Return the fewest last tensors that together have at least this share of all bytes. every: all tensors, in order.
 
-    every: all tensors, in order.
+    The last tensor of `every` comes first.
     """
     chosen: list[Any] = []
     least_bytes = share * sum(tensor.nbytes for tensor in every)
@@ -242,10 +247,10 @@ def _time_copies(copies: Mapping[str, Callable[[], None]], result: SceneResult) 
 
 
 def run_or_record_fault(name: str, result: SceneResult, call: Callable[[], object]) -> None:
-    """Call a function that belongs to the saver `name`. Afterwards the garbage is collected.
+    """Call a function for the saver `name`, then collect garbage.
 
-    If Turnout's own saver fails, its error is written into result.faults, and all later calls of this name are skipped.
-    An error of a baseline is raised.
+    If `name` is in BASELINES, its error is raised. Another error is written into result.faults, and all later calls for
+    this name are skipped.
     """
     if name in result.faults:
         return

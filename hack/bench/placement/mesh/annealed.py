@@ -39,17 +39,18 @@ def traffic(mesh: Mesh, ranks_per_pod: int) -> Traffic:
 
 
 def crossing_gb(sent: Traffic, leaves: Sequence[int]) -> float:
-    """Return what crosses between leaves. leaves: of each pod by rank."""
+    """Return the GB that cross between leaves. sent: GB that each pair of pods exchanges. leaves: of each pod by
+    rank.
+    """
     at = np.asarray(leaves)
     return float(sent[at[:, None] != at].sum() / 2)
 
 
 def least_gb(sent: Traffic, leaves: Sequence[int], spare: Mapping[int, int], moves: int, seed: int) -> float:
-    """Return the lowest traffic that simulated annealing finds. leaves: leaf of each rank. spare: other free places by
-    leaf.
+    """Return the lowest traffic between leaves in GB that simulated annealing finds.
 
-    A move swaps the places of two pods, or takes a spare place. moves: their number. sent: GB that each pair of pods
-    exchanges.
+    A move swaps the places of two pods, or takes a spare place. sent: GB that each pair of pods exchanges. leaves: leaf
+    of each pod at first. spare: number of other free places by leaf. moves: their number.
     """
     rng, at, free = random.Random(seed), list(leaves), dict(spare)
     names = sorted({*free, *at})

@@ -51,7 +51,7 @@ class MeshRow:
 
 
 def measure(seeds: range, searched: int = SEARCHED) -> list[MeshRow]:
-    """Place one gang for each seed, and return a row for each gang that both ways can place.
+    """Place one gang for each seed, and return a row for each gang that fits as a ring and as a mesh.
 
     searched: number of gangs, from the first, for which simulated annealing searches the least traffic too.
     """
@@ -65,9 +65,12 @@ def measure(seeds: range, searched: int = SEARCHED) -> list[MeshRow]:
         meshed = place_mesh(fabric, room, PlacementRequest(pods, pods, pods), mesh, RANKS_A_POD)
         if not isinstance(ring, Placement) or not isinstance(meshed, Placement):
             continue
-        along, hosts = hosts_of(ring), cheapest_order(fabric, mesh, hosts_of(meshed), RANKS_A_POD)[1]
-        theirs = rerank(fabric, mesh, along)
-        ring_gb, theirs_gb, gb = (mesh_price(fabric, mesh, each, RANKS_A_POD)[0] for each in (along, theirs, hosts))
+        ring_hosts = hosts_of(ring)
+        hosts = cheapest_order(fabric, mesh, hosts_of(meshed), RANKS_A_POD)[1]
+        theirs = rerank(fabric, mesh, ring_hosts)
+        ring_gb, theirs_gb, gb = (
+            mesh_price(fabric, mesh, each, RANKS_A_POD)[0] for each in (ring_hosts, theirs, hosts)
+        )
         minimum = _least_gb(fabric, room, mesh, hosts, seed) if len(found) < searched else None
         layout = ",".join(f"{name}={size}" for name, size in mesh)
         found.append(MeshRow(layout, ring_gb, theirs_gb, gb, minimum))
@@ -75,7 +78,7 @@ def measure(seeds: range, searched: int = SEARCHED) -> list[MeshRow]:
 
 
 def _least_gb(fabric: Fabric, room: Room, mesh: Mesh, hosts: Hosts, seed: int) -> float:
-    """Return the lowest traffic in GB that annealing finds from our own places. hosts: of the ranks. seed: of the
+    """Return the lowest traffic in GB that annealing finds from our own places. hosts: of the pods. seed: of the
     search.
     """
     leaf_of = fabric.switch_of[1]
@@ -86,20 +89,20 @@ def _least_gb(fabric: Fabric, room: Room, mesh: Mesh, hosts: Hosts, seed: int) -
     return annealed.least_gb(sent, [int(leaf_of[host]) for host in hosts], free, MOVES, seed)
 
 
-def rerank(fabric: Fabric, mesh: Mesh, along: Hosts) -> Hosts:
-    """Return the host of each rank by DLRover's rule, for the same hosts. along: our host of each rank.
+def rerank(fabric: Fabric, mesh: Mesh, hosts: Hosts) -> Hosts:
+    """Return the host of each pod by DLRover's rule, for the same hosts. hosts: the ring's host of each pod.
 
-    It is `along` itself if no pipeline ("pp") of the mesh spans several pods.
+    It is `hosts` itself if no pipeline ("pp") of the mesh spans several pods.
     """
     outer = count_outer_axes(mesh, RANKS_A_POD)
     names = [name for name, _ in mesh[:outer]]
     if "pp" not in names:
-        return along
-    block = len(along) // prod(size for _, size in mesh[:outer])
-    ranks = np.arange(len(along)).reshape([*(size for _, size in mesh[:outer]), block])
+        return hosts
+    block = len(hosts) // prod(size for _, size in mesh[:outer])
+    ranks = np.arange(len(hosts)).reshape([*(size for _, size in mesh[:outer]), block])
     columns = np.moveaxis(ranks, names.index("pp"), -2).reshape(-1, mesh[names.index("pp")][1] * block)
     free: dict[int, Hosts] = {}
-    for host in along:
+    for host in hosts:
         free.setdefault(int(fabric.switch_of[1][host]), []).append(host)
     given: dict[int, int] = {}
     for column in columns.tolist():
@@ -111,7 +114,7 @@ def rerank(fabric: Fabric, mesh: Mesh, along: Hosts) -> Hosts:
             left = [rank for rank in left if rank not in given]
             if not free[leaf]:
                 del free[leaf]
-    return [given[rank] for rank in range(len(along))]
+    return [given[rank] for rank in range(len(hosts))]
 
 
 def outcome(rows: list[MeshRow]) -> Outcome:
