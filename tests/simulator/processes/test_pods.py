@@ -9,15 +9,18 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
+from turnout.cli.local_cluster.daemon import NO_NAMESPACES
 from turnout.simulator.cluster.kubelet import Pace
 from turnout.simulator.cluster.node_builder import generate_nodes
 from turnout.simulator.cluster.runtime.clients import ApiError
 from turnout.simulator.cluster.runtime.scheduler_loop import SchedulerSettings
 from turnout.simulator.local_cluster import local_cluster
+from turnout.simulator.processes.runtime.container_init import can_isolate
 from turnout.simulator.processes.runtime.pod_dir import PROGRAMS
 from turnout.simulator.processes.runtime.pod_runner import Runner
 
 pytestmark = pytest.mark.asyncio
+needs_isolation = pytest.mark.skipif(not can_isolate(), reason=f"not run: {NO_NAMESPACES}")
 PODS = "/api/v1/namespaces/default/pods"
 PACE = Pace(pull_s=0.01, stop_s=0.01, restart_s=0.01, backoff_s=(0.05, 0.2))
 
@@ -132,6 +135,7 @@ async def test_a_pod_does_its_work_and_what_it_wrote_is_kept(pods):
     assert await pods.log("a", limitBytes=5) == "one\nt"
 
 
+@needs_isolation
 async def test_it_is_given_its_environment_and_files(pods):
     await pods.api.call(
         "POST", "/api/v1/namespaces/default/configmaps", {"metadata": {"name": "c"}, "data": {"k": "v"}}
@@ -163,6 +167,7 @@ async def test_it_is_given_its_environment_and_files(pods):
     assert await pods.log("a") == f'p p-$(PLAIN) a {ip} {node} v a\napp="train"\nv'
 
 
+@needs_isolation
 async def test_its_memory_is_its_own_and_its_containers_share_it(pods, tmp_path):
     name = f"turnout-test-{tmp_path.name}"
     beside = {
@@ -178,6 +183,7 @@ async def test_its_memory_is_its_own_and_its_containers_share_it(pods, tmp_path)
     assert name not in os.listdir("/dev/shm")
 
 
+@needs_isolation
 async def test_a_volume_is_mounted_in_another_and_nothing_is_left_on_the_machine(pods):
     mounts = [{"name": "out", "mountPath": "/turnout-test"}, {"name": "in", "mountPath": "/turnout-test/in"}]
     volumes = [{"name": "out", "emptyDir": {}}, {"name": "in", "emptyDir": {"medium": "Memory"}}]
@@ -188,6 +194,7 @@ async def test_a_volume_is_mounted_in_another_and_nothing_is_left_on_the_machine
     assert "turnout-test" not in os.listdir("/")
 
 
+@needs_isolation
 async def test_a_volume_over_the_folder_of_our_programs_does_not_hide_them(pods):
     """A chart mounts a volume at /tmp, and a checkout may lie there."""
     above = str(Path(PROGRAMS[0]).parent)
@@ -201,6 +208,7 @@ async def test_a_volume_over_the_folder_of_our_programs_does_not_hide_them(pods)
     assert not await asyncio.to_thread(Path(above, "mine").exists)
 
 
+@needs_isolation
 async def test_peers_find_one_another_by_name_each_at_its_own_address(pods):
     service = {"metadata": {"name": "ring"}, "spec": {"clusterIP": "None", "selector": {"app": "ring"}}}
     await pods.api.call("POST", "/api/v1/namespaces/default/services", service)
@@ -257,6 +265,7 @@ async def test_the_restart_policy_is_kept(pods, tmp_path, policy, script, phase,
     assert (found["status"]["phase"], main_of(found)["restartCount"]) == (phase, restarts)
 
 
+@needs_isolation
 async def test_one_that_keeps_failing_restarts_later_and_its_last_words_are_kept(pods):
     await pods.create(pod("a", "echo run; echo why > /dev/termination-log; exit 7", "Always"))
     found = await pods.until("a", lambda p: main_of(p)["restartCount"] >= 2 and "waiting" in main_of(p)["state"])
@@ -287,6 +296,7 @@ async def test_what_it_refers_to_is_waited_for(pods):
     assert await pods.log("a") == "now\n"
 
 
+@needs_isolation
 async def test_init_containers_come_first_and_a_sidecar_goes_last(pods):
     shared = [{"name": "w", "mountPath": "/shared"}]
     first = {"name": "first", "image": "i", "command": ["sh", "-c", "echo 1 > /shared/n"], "volumeMounts": shared}
