@@ -487,9 +487,8 @@ class CheckpointDaemon:
                 self.start_task(self._persist(rank_store, steps[0].step))
         while len(self._tasks) > self._commit_count:
             await asyncio.wait(list(self._tasks), timeout=_CHECK_S, return_when=asyncio.FIRST_COMPLETED)
-        for (
-            rank_store
-        ) in self.rank_stores.by_rank.values():  # release the memory for the next daemon: a manifest needs none
+        # Release the memory for the next daemon: a manifest needs none.
+        for rank_store in self.rank_stores.by_rank.values():
             rank_store.close(remove=done)
         self.commits.end_within(OTHER_SHARDS_S)
         while self._tasks:
