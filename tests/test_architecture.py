@@ -25,7 +25,7 @@ def plant(root, files):
     return read_tree(root)
 
 
-def told(root, files):
+def check_tree(root, files):
     return [(fault.rule, fault.path, fault.line) for fault in faults(plant(root, files))]
 
 
@@ -65,8 +65,8 @@ def test_the_contracts_of_imports_have_the_floors_of_the_plan():
     (layers,) = [each["layers"] for each in LINTER["contracts"] if each["id"] == "floors"]
     floors = [{*layer.split(" | ")} for layer in reversed(layers)]
     assert floors == [{room for room, at in LAYERS.items() if at == floor} for floor in range(len(floors))]
-    (whole,) = [each["forbidden_modules"] for each in LINTER["contracts"] if each["id"] == "whole-names"]
-    assert whole == sorted(LAYERS)
+    (modules,) = [each["forbidden_modules"] for each in LINTER["contracts"] if each["id"] == "whole-names"]
+    assert modules == sorted(LAYERS)
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def test_imports_that_point_down_break_no_contract(tmp_path):
     ],
 )
 def test_an_import_by_a_string_keeps_the_floors(tmp_path, path, text):
-    assert [(rule, at) for rule, at, _ in told(tmp_path, {path: text})] == [("layer", path)]
+    assert [(rule, at) for rule, at, _ in check_tree(tmp_path, {path: text})] == [("layer", path)]
 
 
 @pytest.mark.parametrize(
@@ -147,9 +147,9 @@ def test_an_import_by_a_string_keeps_the_floors(tmp_path, path, text):
     ],
 )
 def test_only_the_launchers_io_imports_kube_and_lazily(tmp_path, path, text):
-    assert [(rule, at) for rule, at, _ in told(tmp_path, {path: text})] == [("layer", path)]
+    assert [(rule, at) for rule, at, _ in check_tree(tmp_path, {path: text})] == [("layer", path)]
     lazily = "def f():\n    import turnout.kube.client.lease"
-    assert told(tmp_path, {path: "", "launcher/event_log.py": lazily}) == []
+    assert check_tree(tmp_path, {path: "", "launcher/event_log.py": lazily}) == []
 
 
 def test_tests_import_from_the_package_as_users_may_have_such_folders(tmp_path):
@@ -157,7 +157,7 @@ def test_tests_import_from_the_package_as_users_may_have_such_folders(tmp_path):
     assert [(each.rule, each.text) for each in faults_] == [
         ("layer", "topology.plan is imported as turnout.topology.plan")
     ]
-    assert told(tmp_path, {"tests/a.py": "import hack.bench, turnout.cli, tests.b"}) == []
+    assert check_tree(tmp_path, {"tests/a.py": "import hack.bench, turnout.cli, tests.b"}) == []
 
 
 @pytest.mark.parametrize(
@@ -174,9 +174,9 @@ def test_tests_import_from_the_package_as_users_may_have_such_folders(tmp_path):
     ],
 )
 def test_a_pure_module_that_touches_the_world_is_told(tmp_path, text):
-    assert {rule for rule, _, _ in told(tmp_path, {"topology/sources/a.py": text})} == {"purity"}
-    assert told(tmp_path, {"topology/sources/a.py": "", "kube/client/a.py": text}) == []
-    assert told(tmp_path, {"kube/client/a.py": "", "topology/__main__.py": text}) == []
+    assert {rule for rule, _, _ in check_tree(tmp_path, {"topology/sources/a.py": text})} == {"purity"}
+    assert check_tree(tmp_path, {"topology/sources/a.py": "", "kube/client/a.py": text}) == []
+    assert check_tree(tmp_path, {"kube/client/a.py": "", "topology/__main__.py": text}) == []
 
 
 @pytest.mark.parametrize(
@@ -187,7 +187,7 @@ def test_a_pure_module_that_touches_the_world_is_told(tmp_path, text):
     ],
 )
 def test_what_is_only_a_value_is_pure(tmp_path, text):
-    assert told(tmp_path, {"kube/a.py": text}) == []
+    assert check_tree(tmp_path, {"kube/a.py": text}) == []
 
 
 @pytest.mark.parametrize(
@@ -202,7 +202,7 @@ def test_what_is_only_a_value_is_pure(tmp_path, text):
     ],
 )
 def test_a_circle_of_imports_is_told(tmp_path, files):
-    assert [rule for rule, _, _ in told(tmp_path, files)] == ["cycle"]
+    assert [rule for rule, _, _ in check_tree(tmp_path, files)] == ["cycle"]
 
 
 def test_a_circle_is_told_by_the_names_on_it(tmp_path):
@@ -222,7 +222,7 @@ def test_a_circle_is_told_by_the_names_on_it(tmp_path):
     ],
 )
 def test_a_room_that_is_too_large_is_told(tmp_path, files, expected):
-    assert told(tmp_path, files) == expected
+    assert check_tree(tmp_path, files) == expected
 
 
 @pytest.mark.parametrize(
@@ -238,4 +238,4 @@ def test_a_room_that_is_too_large_is_told(tmp_path, files, expected):
 )
 def test_threads_meet_no_type_that_is_decoded_first(tmp_path, package, call, expected):
     files = {f"{package}/a.py": f"def read(raw):\n    return {call}\n"}
-    assert [rule for rule, _, _ in told(tmp_path, files)] == expected
+    assert [rule for rule, _, _ in check_tree(tmp_path, files)] == expected

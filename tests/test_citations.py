@@ -53,7 +53,7 @@ def test_every_citation_of_this_checkout_leads_somewhere():
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "faults"),
     [
         pytest.param("Source: docs/design.md 5", [], id="a section that is there"),
         pytest.param("Source: docs/design.md 4", ["docs/design.md has no section 4"], id="a section that is not"),
@@ -74,5 +74,5 @@ def test_every_citation_of_this_checkout_leads_somewhere():
         ),
     ],
 )
-def test_what_is_found_fault_with(text, told):
-    assert list(citations.faults(text, PAGES, {"CS-01", "SD-13"})) == told
+def test_what_is_found_fault_with(text, faults):
+    assert list(citations.faults(text, PAGES, {"CS-01", "SD-13"})) == faults

@@ -28,7 +28,7 @@ def test_the_table_holds_all_that_was_promised():
 
 
 @pytest.mark.parametrize(
-    ("table", "tests", "told"),
+    ("table", "tests", "faults"),
     [
         pytest.param([row()], [shows("CS-01")], [], id="a shown row with a test is well"),
         pytest.param([row()], [], ["CS-01 is shown by no test"], id="a shown row needs a test"),
@@ -57,10 +57,10 @@ def test_the_table_holds_all_that_was_promised():
         ),
     ],
 )
-def test_what_is_found_fault_with(table, tests, told):
+def test_what_is_found_fault_with(table, tests, faults):
     found = list(contract.faults(table, tests))
-    assert len(found) == len(told)
-    assert all(words in fault for words, fault in zip(told, found, strict=True))
+    assert len(found) == len(faults)
+    assert all(words in fault for words, fault in zip(faults, found, strict=True))
 
 
 MODULE = """
@@ -99,7 +99,7 @@ def test_a_mark_of_the_module_holds_for_each_of_its_tests():
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         pytest.param("- {id: CS-01, promise: p, acceptance: a, state: done}", "CS-01", id="a state that is none"),
         pytest.param("- {id: CS-01, promise: p, state: shown}", "acceptance", id="no acceptance"),
@@ -111,8 +111,8 @@ def test_a_mark_of_the_module_holds_for_each_of_its_tests():
         ),
     ],
 )
-def test_a_table_that_is_not_whole_is_refused(text, told):
-    with pytest.raises(ValueError, match=told):
+def test_a_table_that_is_not_whole_is_refused(text, message):
+    with pytest.raises(ValueError, match=message):
         contract.rows(text)
 
 

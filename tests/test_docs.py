@@ -106,23 +106,23 @@ def test_every_link_leads_somewhere(paper):
         if re.match(r"[a-z]+:", target):
             continue
         path, _, anchor = target.partition("#")
-        there = (paper.parent / path).resolve() if path else paper
-        if not there.exists() or (anchor and anchor not in anchors(there.read_text())):
+        linked_file = (paper.parent / path).resolve() if path else paper
+        if not linked_file.exists() or (anchor and anchor not in anchors(linked_file.read_text())):
             dead.append(target)
     assert dead == []
 
 
 @EVERY_PAGE_OF_OWN_WORDS
 def test_every_make_target_and_program_that_is_named_is_there(paper):
-    said = code(re.sub(r"^```console\n(.*?)^```", typed, paper.read_text(), flags=re.M | re.S))
+    code_of_page = code(re.sub(r"^```console\n(.*?)^```", typed, paper.read_text(), flags=re.M | re.S))
     targets = set(re.findall(r"^([a-z][a-z-]*):", (ROOT / "Makefile").read_text(), re.M))
-    assert set(re.findall(r"(?<![\w/-])make ([a-z][a-z-]*)", said)) - targets == set()
-    for module in set(re.findall(r"python(?:3\.11)? -m ([\w.]+)", said)) - ELSEWHERE:
+    assert set(re.findall(r"(?<![\w/-])make ([a-z][a-z-]*)", code_of_page)) - targets == set()
+    for module in set(re.findall(r"python(?:3\.11)? -m ([\w.]+)", code_of_page)) - ELSEWHERE:
         spec = importlib.util.find_spec(module)
         assert spec is not None, module
         if spec.submodule_search_locations:
             assert importlib.util.find_spec(f"{module}.__main__"), module
-    for name in set(re.findall(r"python -m hack\.bench ([a-z_]+)", said)):
+    for name in set(re.findall(r"python -m hack\.bench ([a-z_]+)", code_of_page)):
         assert name in names_of_benchmarks()
 
 
@@ -154,9 +154,11 @@ def test_the_picture_of_the_house_names_every_room():
 
 def test_the_tables_of_the_architecture_say_what_may_do_io():
     rows = re.findall(r"^\| `([\w/]+)/` \|.*\| ([^|]*) \|$", text("docs/architecture.md"), re.M)
-    told = {folder.replace("/", ".") for folder, io in rows if "**I/O**" in io}
-    told |= {f"{folder.replace('/', '.')}.{name}" for folder, io in rows for name in re.findall(r"`(\w+)\.py`", io)}
-    assert told == set(IO_MODULES)
+    io_packages = {folder.replace("/", ".") for folder, io in rows if "**I/O**" in io}
+    io_packages |= {
+        f"{folder.replace('/', '.')}.{name}" for folder, io in rows for name in re.findall(r"`(\w+)\.py`", io)
+    }
+    assert io_packages == set(IO_MODULES)
 
 
 def test_ci_runs_the_test_command_of_the_readme():
@@ -198,32 +200,36 @@ def test_the_notes_of_helm_agree_with_the_shipped_scheduler_file():
 
 
 def test_every_flag_is_told_and_every_told_flag_is_there():
-    there = flags(help_of("turnout.scheduler_ext") + help_of("turnout.scheduler_ext.nominator")) - {"--help"}
-    told = flags(code(text("docs/extender.md")))
-    assert there - told == set()
-    assert told - there - OTHER_PROGRAMS_FLAGS == set()
+    flags_of_programs = flags(help_of("turnout.scheduler_ext") + help_of("turnout.scheduler_ext.nominator")) - {
+        "--help"
+    }
+    flags_of_page = flags(code(text("docs/extender.md")))
+    assert flags_of_programs - flags_of_page == set()
+    assert flags_of_page - flags_of_programs - OTHER_PROGRAMS_FLAGS == set()
 
 
 @EVERY_PAGE_OF_OWN_WORDS
 def test_no_paper_tells_a_flag_of_ours_that_is_not_there(paper):
-    made = "".join(text(f"docs/{page}.md") for page in ("reference/flags", "reference/commands", "launcher-options"))
-    there = flags(made + help_of("hack.bench"))
+    reference_pages = "".join(
+        text(f"docs/{page}.md") for page in ("reference/flags", "reference/commands", "launcher-options")
+    )
+    flags_of_programs = flags(reference_pages + help_of("hack.bench"))
     # In the open, only flags of our own programs: those in shell blocks belong to anybody.
     spans = re.findall(r"`(--[a-z-]+)`", paper.read_text())
-    assert set(spans) - there - OTHER_PROGRAMS_FLAGS == set()
+    assert set(spans) - flags_of_programs - OTHER_PROGRAMS_FLAGS == set()
 
 
 def test_every_flag_of_the_job_controllers_is_told():
     page = text("docs/jobs.md")
-    there = flags(help_of("turnout.controllers")) - {"--help", "--kubeconfig", "--context", "--log-level"}
-    assert there - flags(code(page)) == set()
+    flags_of_program = flags(help_of("turnout.controllers")) - {"--help", "--kubeconfig", "--context", "--log-level"}
+    assert flags_of_program - flags(code(page)) == set()
 
 
 def test_every_flag_of_the_autoscaler_is_told():
     page = text("docs/autoscaler.md")
-    there = flags(help_of("turnout.autoscaler")) - {"--help"}
-    assert there
-    assert there - flags(code(page)) == set()
+    flags_of_program = flags(help_of("turnout.autoscaler")) - {"--help"}
+    assert flags_of_program
+    assert flags_of_program - flags(code(page)) == set()
 
 
 def test_every_reason_has_one_heading_on_one_page():
@@ -237,9 +243,9 @@ def test_every_reason_has_one_heading_on_one_page():
 
 
 def test_every_flag_of_the_local_cluster_is_told():
-    there = flags(help_of("turnout.cli", "local", "up")) - {"--help"}
-    assert there
-    assert there - flags(code(text("docs/local-cluster.md"))) == set()
+    flags_of_program = flags(help_of("turnout.cli", "local", "up")) - {"--help"}
+    assert flags_of_program
+    assert flags_of_program - flags(code(text("docs/local-cluster.md"))) == set()
 
 
 @cache
@@ -250,15 +256,15 @@ def metrics():
 
 def test_every_metric_is_told():
     pages = ("extender", "autoscaler", "launcher", "jobs", "page")
-    told = "".join(text(f"docs/{page}.md") for page in pages)
-    assert sorted(metrics() - set(re.findall(r"turnout_\w+", told))) == []
+    text_of_pages = "".join(text(f"docs/{page}.md") for page in pages)
+    assert sorted(metrics() - set(re.findall(r"turnout_\w+", text_of_pages))) == []
 
 
 @pytest.mark.contract("VE-09")
 @EVERY_PAGE_OF_OWN_WORDS
 def test_every_told_metric_is_there(paper):
-    said = set(re.findall(r"`(turnout_\w+)`", paper.read_text()))
-    assert sorted(said - metrics()) == []
+    metrics_of_page = set(re.findall(r"`(turnout_\w+)`", paper.read_text()))
+    assert sorted(metrics_of_page - metrics()) == []
 
 
 @EVERY_PAGE_OF_OWN_WORDS
@@ -270,22 +276,22 @@ def test_every_told_annotation_is_ours(paper):
 def test_every_annotation_of_ours_is_told():
     ours = {value for value in vars(labels).values() if isinstance(value, str) and value.startswith("turnout.dev/")}
     pages = text("docs/start/admin.md") + text("docs/extender.md") + text("docs/autoscaler.md")
-    told = set(re.findall(ANNOTATION, pages))
-    assert ours - told == set()
+    annotations_of_pages = set(re.findall(ANNOTATION, pages))
+    assert ours - annotations_of_pages == set()
     assert OF_PODS - set(re.findall(ANNOTATION, text("docs/local-cluster.md"))) == set()
 
 
 @pytest.mark.contract("DL-124")
 def test_koordinators_install_is_told_with_what_works_beside_it():
     page = text("docs/install-koordinator.md")
-    said = code(page)
+    code_of_page = code(page)
     for word in ("helm install koordinator koordinator-sh/koordinator", "imageRepositoryHost", "-n koordinator-system"):
-        assert word in said, word
+        assert word in code_of_page, word
     go_mod = (ROOT / "hack/controlplane/modules/kube/go.mod").read_text()
-    (tried,) = re.findall(r"^\s*k8s\.io/kubernetes v([\d.]+)", go_mod, re.M)
+    (kubernetes_version,) = re.findall(r"^\s*k8s\.io/kubernetes v([\d.]+)", go_mod, re.M)
     matrix = [line for line in page.splitlines() if re.match(r"\| (kube-scheduler|koord-scheduler|Volcano)", line)]
     assert len(matrix) == 4
-    assert f"{tried} in the tests" in matrix[0]
+    assert f"{kubernetes_version} in the tests" in matrix[0]
     group = next(block for block in yaml_blocks(page) if block["kind"] == "PodGroup")
     assert group["spec"] == {"scheduleTimeoutSeconds": 100, "minMember": 4}
 
@@ -293,8 +299,10 @@ def test_koordinators_install_is_told_with_what_works_beside_it():
 @EVERY_PAGE
 def test_every_test_that_is_named_is_there(paper):
     named = set(re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", paper.read_text()))
-    there = {path: {each.name for each in definitions(ast.parse((ROOT / path).read_text()))} for path, _ in named}
-    assert [f"{path}::{name}" for path, name in sorted(named) if name not in there[path]] == []
+    names_by_path = {
+        path: {each.name for each in definitions(ast.parse((ROOT / path).read_text()))} for path, _ in named
+    }
+    assert [f"{path}::{name}" for path, name in sorted(named) if name not in names_by_path[path]] == []
 
 
 @pytest.mark.parametrize("kind", ["ddp", "fsdp"])
@@ -305,8 +313,8 @@ def test_lines_that_differ_from_plain_torchrun_are_those_of_the_scripts(kind):
     page = text("examples/README.md")
     shown = run_by("tests/test_docs.py::test_lines_that_differ_from_plain_torchrun_are_those_of_the_scripts")
     assert f"{block}\n" in [each.text for each in shown]
-    gone, come = (sum(line.startswith(mark) and line != mark for line in found) for mark in "-+")
-    assert f"{gone} lines go, {come} come" in page
+    removals, come = (sum(line.startswith(mark) and line != mark for line in found) for mark in "-+")
+    assert f"{removals} lines go, {come} come" in page
 
 
 def test_each_class_of_the_glossary_is_defined_in_its_package():

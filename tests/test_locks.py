@@ -39,7 +39,7 @@ def pinned(name):
     return {canonicalize_name(package): Version(version) for package, version in found}
 
 
-def asked(*extras):
+def requirements_of(*extras):
     setup = configparser.ConfigParser()
     setup.read(ROOT / "setup.cfg")
     texts = [setup["options"]["install_requires"], *(setup["options.extras_require"][extra] for extra in extras)]
@@ -75,7 +75,7 @@ def test_a_lock_names_packages_and_hashes_and_no_place(name):
 )
 def test_a_lock_keeps_what_setup_cfg_asks_for(name, extras):
     locked = pinned(name)
-    for requirement in asked(*extras):
+    for requirement in requirements_of(*extras):
         assert requirement.specifier.contains(locked[canonicalize_name(requirement.name)]), requirement
 
 
@@ -89,7 +89,7 @@ def test_the_image_runs_on_a_part_of_what_was_tested():
 
 
 def test_the_launchers_image_brings_all_of_its_extra_but_torch():
-    launcher = {canonicalize_name(each.name) for each in asked("launcher")} - {"torch"}
+    launcher = {canonicalize_name(each.name) for each in requirements_of("launcher")} - {"torch"}
     image = pinned("launcher-image.txt")
     assert launcher <= image.keys()
     assert "torch" not in image
@@ -132,7 +132,7 @@ def test_the_colossalai_runner_shadows_nothing():
 
 def test_the_floor_is_the_oldest_of_what_a_trainer_may_have():
     oldest = pinned("launcher-floor.txt")
-    for requirement in asked("launcher")[len(asked()) :]:
+    for requirement in requirements_of("launcher")[len(requirements_of()) :]:
         (minimum,) = [Version(each.version) for each in requirement.specifier if each.operator == ">="]
         assert oldest[canonicalize_name(requirement.name)] == minimum, requirement
     assert oldest["torch"].release[:2] == OLDEST_TORCH

@@ -13,21 +13,21 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def test_the_pages_are_those_that_the_code_makes():
-    made = pages()
-    assert sorted(page.name for page in FOLDER.glob("*.md")) == sorted(made)
-    old = [name for name, text in made.items() if (FOLDER / name).read_text() != text]
+    generated_pages = pages()
+    assert sorted(page.name for page in FOLDER.glob("*.md")) == sorted(generated_pages)
+    old = [name for name, text in generated_pages.items() if (FOLDER / name).read_text() != text]
     assert old == [], "python -m hack.codegen.reference --write"
 
 
 def test_every_metric_of_the_code_is_in_a_registry():
     served = {metric.name for registry in registries().values() for metric in registry.collect()}
-    made = set()
+    registered_names = set()
     for folder in ("autoscaler", "controllers", "kube", "launcher", "scheduler_ext"):
         for module in (ROOT / folder).rglob("*.py"):
             found = r'\b(?:Counter|Gauge|Histogram|GaugeMetricFamily|CounterMetricFamily)\(\s*"(turnout_\w+)"'
-            made |= set(re.findall(found, module.read_text()))
-    assert made
-    assert {name.removesuffix("_total") for name in made} - served == set()
+            registered_names |= set(re.findall(found, module.read_text()))
+    assert registered_names
+    assert {name.removesuffix("_total") for name in registered_names} - served == set()
 
 
 def one_flag(text):

@@ -43,15 +43,15 @@ def test_every_pin_of_a_shipped_lock_is_in_it(lock):
 
 def test_what_is_written_is_cyclonedx_and_the_same_each_time():
     argv = [sys.executable, "-m", "hack.sbom"]
-    told = [subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=True).stdout for _ in range(2)]
-    assert told[0] == told[1]
-    made = json.loads(told[0])
-    assert (made["bomFormat"], made["specVersion"], made["version"]) == ("CycloneDX", "1.5", 1)
-    assert re.fullmatch(r"urn:uuid:[0-9a-f]{8}-([0-9a-f]{4}-){3}[0-9a-f]{12}", made["serialNumber"])
-    by_name = {each["name"]: each for each in made["components"]}
+    outputs = [subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=True).stdout for _ in range(2)]
+    assert outputs[0] == outputs[1]
+    document = json.loads(outputs[0])
+    assert (document["bomFormat"], document["specVersion"], document["version"]) == ("CycloneDX", "1.5", 1)
+    assert re.fullmatch(r"urn:uuid:[0-9a-f]{8}-([0-9a-f]{4}-){3}[0-9a-f]{12}", document["serialNumber"])
+    by_name = {each["name"]: each for each in document["components"]}
     assert {"aiohttp", "kubernetes", "torch"} <= by_name.keys()
-    assert len({each["bom-ref"] for each in made["components"]}) == len(made["components"])
-    assert all(each["hashes"] and each["purl"].startswith("pkg:pypi/") for each in made["components"])
+    assert len({each["bom-ref"] for each in document["components"]}) == len(document["components"])
+    assert all(each["hashes"] and each["purl"].startswith("pkg:pypi/") for each in document["components"])
 
 
 def test_a_changed_hash_is_another_document():

@@ -31,7 +31,7 @@ def test_this_checkout_has_no_fault():
     ],
 )
 def test_a_private_word_in_a_name_is_told_where_the_name_is_bound(text, word):
-    assert [told for _, told in found(text)] == [f"name: {word}"]
+    assert [message for _, message in found(text)] == [f"name: {word}"]
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_what_is_no_fault_of_a_name(text):
 
 
 @pytest.mark.parametrize(
-    ("path", "text", "told"),
+    ("path", "text", "faults"),
     [
         pytest.param("docs/the-lender.md", "", [(1, "file name: lender in docs/the-lender.md")], id="a page"),
         pytest.param(
@@ -68,12 +68,12 @@ def test_what_is_no_fault_of_a_name(text):
         ),
     ],
 )
-def test_file_names_headings_and_rooms(path, text, told):
-    assert found(text, path) == told
+def test_file_names_headings_and_rooms(path, text, faults):
+    assert found(text, path) == faults
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "faults"),
     [
         pytest.param("def told(): ...", ["told"], id="a function"),
         pytest.param("def f(_seen): ...", ["_seen"], id="a parameter, with an underscore"),
@@ -82,13 +82,13 @@ def test_file_names_headings_and_rooms(path, text, told):
         pytest.param("kept_gpus = told.count", [], id="a participle with its noun"),
     ],
 )
-def test_a_bare_word_is_no_name(text, told):
-    assert found(text) == [(1, f"name: {name} is no name by itself") for name in told]
+def test_a_bare_word_is_no_name(text, faults):
+    assert found(text) == [(1, f"name: {name} is no name by itself") for name in faults]
     assert found(text, "tests/a.py") == []
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "faults"),
     [
         pytest.param("# see hack/lint/words.py", [], id="a file that is here"),
         pytest.param("# see hack/lint and hack/lint/", [], id="a folder, with a slash or without"),
@@ -101,12 +101,12 @@ def test_a_bare_word_is_no_name(text, told):
         pytest.param("# tests/kit/world.py::test_x", [], id="a test in a file"),
     ],
 )
-def test_paths_in_comments_and_docstrings_are_here(text, told):
-    assert found(text) == [(line, f"path: {path} is not here") for line, path in told]
+def test_paths_in_comments_and_docstrings_are_here(text, faults):
+    assert found(text) == [(line, f"path: {path} is not here") for line, path in faults]
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "faults"),
     [
         pytest.param(f"def test_{'x' * 65}(): ...", [], id="70 characters, the most"),
         pytest.param(f"def test_{'x' * 66}(): ...", [(1, 71)], id="one more"),
@@ -114,7 +114,7 @@ def test_paths_in_comments_and_docstrings_are_here(text, told):
         pytest.param(f"class TestA:\n def test_{'x' * 70}(self): ...", [(2, 75)], id="a method"),
     ],
 )
-def test_the_name_of_a_test_is_bounded(text, told):
+def test_the_name_of_a_test_is_bounded(text, faults):
     assert [(line, name.rpartition(":")[0]) for line, name in found(text)] == [
-        (line, f"name: {length} characters, 70 at most") for line, length in told
+        (line, f"name: {length} characters, 70 at most") for line, length in faults
     ]

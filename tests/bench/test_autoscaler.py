@@ -16,20 +16,22 @@ from hack.bench.autoscaler.scene import PODS as OF_DEFAULT
 
 
 def test_every_node_of_the_cluster_is_full():
-    made = cluster.build(60, 80, random.Random(1), waiters=2)
-    pods = made.objects[PODS].values()
-    asked = [(pod["spec"].get("nodeName"), pod["spec"]["containers"][0]["resources"]["requests"][GPU]) for pod in pods]
-    assert sum(int(gpus) for node, gpus in asked if node) == 80 * PER_NODE
-    assert [gpus for node, gpus in asked if not node] == ["8"] * 4
+    objects = cluster.build(60, 80, random.Random(1), waiters=2)
+    pods = objects.objects[PODS].values()
+    requests = [
+        (pod["spec"].get("nodeName"), pod["spec"]["containers"][0]["resources"]["requests"][GPU]) for pod in pods
+    ]
+    assert sum(int(gpus) for node, gpus in requests if node) == 80 * PER_NODE
+    assert [gpus for node, gpus in requests if not node] == ["8"] * 4
 
 
 def test_an_autoscaler_takes_in_every_change_that_it_is_fed(tmp_path):
     dice = random.Random(2)
-    made = cluster.build(60, 80, dice, waiters=2)
-    feeder.write_input(tmp_path, made, islice(cluster.changes(made, dice), 900))
+    objects = cluster.build(60, 80, dice, waiters=2)
+    feeder.write_input(tmp_path, objects, islice(cluster.changes(objects, dice), 900))
     measure_reactions = feeder.run_fed_autoscaler(tmp_path)
     assert (measure_reactions["changes"], measure_reactions["jobs"], measure_reactions["nodes"]) == (900, 62, 80)
-    assert measure_reactions["pods"] == len(made.objects[PODS])
+    assert measure_reactions["pods"] == len(objects.objects[PODS])
     assert measure_reactions["look_s"]
     assert measure_reactions["peak_mib"] >= measure_reactions["mib"] > measure_reactions["before_mib"] / 2
 

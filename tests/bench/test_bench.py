@@ -120,10 +120,10 @@ def test_the_committed_streams_are_what_the_generator_makes():
 def test_a_stream_keeps_its_ceiling_and_its_sizes():
     events = streams.generate(77, 0.9)
     sizes = [event for event in events if event > 0]
-    taken = 0
+    busy_gpus = 0
     for event in events:
-        taken += event if event > 0 else -sizes[-event]
-        assert 0 <= taken <= 0.9 * streams.NODES
+        busy_gpus += event if event > 0 else -sizes[-event]
+        assert 0 <= busy_gpus <= 0.9 * streams.NODES
     assert len(sizes) == streams.GANGS
     assert set(sizes) <= set(range(2, 25))
 
@@ -185,8 +185,8 @@ def test_pods_that_trickle_in_shuffled_lie_as_those_that_come_together():
 
 def test_mixed_sizes_leave_as_many_nodes_whole_as_best_fit():
     outcome = mixed_sizes.measure([1], 300)
-    whole, _, used = outcome.targets
-    assert min(whole.value, used.value) > 0.95
+    whole_nodes, _, used = outcome.targets
+    assert min(whole_nodes.value, used.value) > 0.95
 
 
 @pytest.mark.parametrize(

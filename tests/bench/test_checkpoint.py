@@ -146,7 +146,7 @@ def test_shares_are_as_large_and_lose_no_byte(lengths, shares):
     assert len(found) == shares
     sizes = [sum(length for _, _, length in share) for share in found]
     assert max(sizes) - min(sizes) <= 2 * 4096
-    whole = [(to + at, source + at) for to, source, length in given_ for at in range(0, length, 997)]
+    address_pairs = [(to + at, source + at) for to, source, length in given_ for at in range(0, length, 997)]
     inside = [
         (to + at, source + at)
         for share in found
@@ -154,23 +154,23 @@ def test_shares_are_as_large_and_lose_no_byte(lengths, shares):
         for at in range(length)
         if (to + at) % 1_000_000 % 997 == 0
     ]
-    assert inside == whole
+    assert inside == address_pairs
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
 def test_a_floor_copies_every_byte_there_and_back(threads):
     every = [tensor for _, tensor in tensors(make(TINY))]
-    wanted = [tensor.clone() for tensor in every]
+    originals = [tensor.clone() for tensor in every]
     with WarmMemory(sum(tensor.nbytes for tensor in every)) as warm:
-        there, back = (MemoryCopy(every, warm.address, threads, backwards=way) for way in (False, True))
-        there()
+        forward, back = (MemoryCopy(every, warm.address, threads, backwards=way) for way in (False, True))
+        forward()
         assert warm.holds(every)
         for tensor in every:
             tensor.zero_()
         back()
-        for each in (there, back):
+        for each in (forward, back):
             each.close()
-    assert all(map(lambda one, other: one.equal(other), every, wanted))
+    assert all(map(lambda one, other: one.equal(other), every, originals))
 
 
 def test_the_part_that_changes_is_a_twentieth_of_the_bytes():

@@ -49,14 +49,14 @@ def pod(type_, uid):
 async def test_a_pod_is_replaced_when_another_of_its_name_is_seen():
     pods = WatchedPods()
     pods.note(pod("ADDED", "1"), 10.0)
-    seen = pods.replacement("a-worker-0")
+    replacement = pods.replacement("a-worker-0")
     for at_s, event in enumerate([pod("MODIFIED", "1"), pod("DELETED", "1")], 11):
         pods.note(event, float(at_s))
-        assert not seen.done()
+        assert not replacement.done()
     assert pods.names() == []
     pods.note(pod("ADDED", "2"), 13.0)
     pods.note(pod("MODIFIED", "2"), 14.0)
-    assert await seen == 13.0
+    assert await replacement == 13.0
 
 
 def trial(seconds, requests):
@@ -79,9 +79,9 @@ def test_a_ratio_is_the_median_of_those_within_repetitions():
 
 
 def test_jobs_name_their_nodes_so_that_no_scheduler_is_needed():
-    made = jobs(20, 2)
-    nodes = {job["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]["nodeName"] for job in made}
-    assert len({job["metadata"]["name"] for job in made}) == 20
+    raw_jobs = jobs(20, 2)
+    nodes = {job["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]["nodeName"] for job in raw_jobs}
+    assert len({job["metadata"]["name"] for job in raw_jobs}) == 20
     assert nodes == {f"node-{at:03d}" for at in range(16)}
 
 

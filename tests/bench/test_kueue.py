@@ -50,13 +50,13 @@ def sent(*crossings, failed=0, bound_s=()):
     return StreamResult(crossings=list(crossings), bound_s=list(bound_s), failed_gangs=failed, patches=8, pods=4)
 
 
-def cell(way, apart, *of_seeds, kubernetes="1.35.4"):
+def cell(way, distance_s, *of_seeds, kubernetes="1.35.4"):
     """A cell of the benchmark's table."""
-    return StreamCell(way, apart, kubernetes, of_seeds)
+    return StreamCell(way, distance_s, kubernetes, of_seeds)
 
 
 @pytest.mark.parametrize(
-    ("there", "reason"),
+    ("files", "reason"),
     [
         pytest.param(None, "TURNOUT_PEERS names no folder with kueue-manager", id="nobody names a folder"),
         pytest.param([], "{} has no kueue-manager and no kueue-manifests.yaml", id="a folder of other peers"),
@@ -64,10 +64,10 @@ def cell(way, apart, *of_seeds, kubernetes="1.35.4"):
         pytest.param(["kueue-manager", "kueue-manifests.yaml"], None, id="both are there"),
     ],
 )
-def test_kueue_is_looked_for_in_the_folder_that_turnout_peers_names(there, reason, tmp_path):
-    for name in there or ():
+def test_kueue_is_looked_for_in_the_folder_that_turnout_peers_names(files, reason, tmp_path):
+    for name in files or ():
         (tmp_path / name).touch()
-    found = kueue.find({} if there is None else {"TURNOUT_PEERS": str(tmp_path)})
+    found = kueue.find({} if files is None else {"TURNOUT_PEERS": str(tmp_path)})
     if reason is None:
         assert found == KueueRelease(tmp_path / "kueue-manager", tmp_path / "kueue-manifests.yaml")
     else:
@@ -95,8 +95,8 @@ def test_of_a_release_only_what_a_manager_outside_needs_is_installed():
 def test_every_webhook_is_asked_at_the_port_of_the_manager():
     found = {each["metadata"]["name"]: each for each in kueue_objects.objects_of_release(RELEASE, 12_345)}
     crd, hooks = found["workloads.kueue.x-k8s.io"], found["kueue-mutating-webhook-configuration"]
-    asked = [crd["spec"]["conversion"]["webhook"], *hooks["webhooks"]]
-    assert [each["clientConfig"]["service"]["port"] for each in asked] == [12_345, 12_345]
+    webhooks = [crd["spec"]["conversion"]["webhook"], *hooks["webhooks"]]
+    assert [each["clientConfig"]["service"]["port"] for each in webhooks] == [12_345, 12_345]
     assert hooks["webhooks"][0]["failurePolicy"] == "Fail"
     # Without a selector: no controller of endpoints looks for pods behind it.
     assert found["kueue-webhook-service"]["spec"] == {"ports": [{"port": 12_345}]}
@@ -129,11 +129,13 @@ def test_a_gang_of_kueue_is_a_pod_group_that_prefers_one_rack():
 
 def test_every_host_carries_its_spine_and_leaf_and_the_label_of_the_flavor():
     tree = streams.fabric()
-    told = [kueue_objects.node_labels(tree, host) for host in tree.hosts]
-    racks = {(each["example.com/block"], each["example.com/rack"]) for each in told}
+    labels_by_host = [kueue_objects.node_labels(tree, host) for host in tree.hosts]
+    racks = {(each["example.com/block"], each["example.com/rack"]) for each in labels_by_host}
     assert len(racks) == 16
-    (flavor,) = (made["spec"] for _, made in kueue_objects.queues(8) if made["kind"] == "ResourceFlavor")
-    assert all(each.items() >= flavor["nodeLabels"].items() for each in told)
+    (flavor,) = (
+        raw_object["spec"] for _, raw_object in kueue_objects.queues(8) if raw_object["kind"] == "ResourceFlavor"
+    )
+    assert all(each.items() >= flavor["nodeLabels"].items() for each in labels_by_host)
 
 
 @pytest.mark.parametrize(

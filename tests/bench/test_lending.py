@@ -45,5 +45,5 @@ def test_every_scene_runs(scene):
 )
 def test_the_rival_is_the_formula(nodes, sizes):
     jobs = [JobState(job(name, maximum=8, replicas=2), (Worker(0, 0), Worker(1, 0))) for name in ("a", "b")]
-    seen = world(nodes, *jobs)
-    assert {step.key.name: step.target for step in hpa(seen, Policy(), 1e6)} == sizes
+    observation = world(nodes, *jobs)
+    assert {step.key.name: step.target for step in hpa(observation, Policy(), 1e6)} == sizes

@@ -64,10 +64,10 @@ def test_lengths_are_skewed_about_a_mean_of_eight_kilobytes(lines):
 def test_half_of_the_lines_have_escapes_and_there_are_several_scripts(lines):
     escaped = sum(b"\\u" in line for line in lines) / len(lines)
     assert 0.35 < escaped < 0.65
-    whole = "".join(json.loads(line)["text"] for line in lines)
-    assert {"\n", '"', "\\", "\t", "—", "é"} <= set(whole)
+    text = "".join(json.loads(line)["text"] for line in lines)
+    assert {"\n", '"', "\\", "\t", "—", "é"} <= set(text)
     for first, last in ("一鿿", "ая", "가힣", "ぁん", "اي", "कह", "😀🙏"):
-        assert any(first <= letter <= last for letter in whole), first
+        assert any(first <= letter <= last for letter in text), first
 
 
 def test_new_words_never_end():
@@ -83,10 +83,10 @@ def test_new_words_never_end():
 
 def test_the_long_document_has_the_text_of_the_small_ones(tmp_path):
     joined, small = Corpus(tmp_path).long_document(2 * MB, 1 * MB)
-    whole = [json.loads(line)["text"] for line in joined.read_bytes().splitlines()]
+    texts = [json.loads(line)["text"] for line in joined.read_bytes().splitlines()]
     parts = [json.loads(line)["text"] for line in small.read_bytes().splitlines()]
-    assert "".join(whole) == "".join(parts)
-    assert max(map(len, whole)) > 1 * MB > max(map(len, parts))
+    assert "".join(texts) == "".join(parts)
+    assert max(map(len, texts)) > 1 * MB > max(map(len, parts))
 
 
 def test_halves_are_whole_lines_and_lose_nothing(tmp_path):
@@ -110,7 +110,7 @@ DATATROVE_PYTHON = "datatrove/bin/python"
 
 
 @pytest.mark.parametrize(
-    ("made", "missing"),
+    ("files", "missing"),
     [
         pytest.param(None, dict.fromkeys([FAST, OLD, DATATROVE], "names no folder"), id="nobody names a folder"),
         pytest.param([], {FAST: TOOL, OLD: OLD_TOOL, DATATROVE: DATATROVE_PYTHON}, id="an empty folder"),
@@ -119,9 +119,9 @@ DATATROVE_PYTHON = "datatrove/bin/python"
         pytest.param([TOOL, OLD_TOOL, PYTHON, DATATROVE_PYTHON], {}, id="everything is there"),
     ],
 )
-def test_a_peer_that_is_not_there_is_named_with_the_reason(tmp_path, made, missing):
-    touch(tmp_path, made or ())
-    found = sides.peers({} if made is None else {"TURNOUT_PEERS": str(tmp_path)}, tmp_path / "tokenizer")
+def test_a_peer_that_is_not_there_is_named_with_the_reason(tmp_path, files, missing):
+    touch(tmp_path, files or ())
+    found = sides.peers({} if files is None else {"TURNOUT_PEERS": str(tmp_path)}, tmp_path / "tokenizer")
     assert [peer.name for peer in found] == [FAST, OLD, DATATROVE]
     absent = [peer for peer in found if isinstance(peer, MissingPreprocessor)]
     assert [peer.name for peer in absent] == list(missing)

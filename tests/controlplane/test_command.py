@@ -31,11 +31,11 @@ def test_up_serves_kubectl_until_it_is_told_to_end(end, control_plane):
     command = [sys.executable, "-m", "hack.controlplane", "up", "--nodes", "4", "--gpus", "2", "--leaves", "2"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as up:
         try:
-            said = []
-            while not said or not said[-1].startswith("export KUBECONFIG="):
-                said.append(up.stdout.readline())
-                assert said[-1], up.stderr.read()
-            kubeconfig = said[-1].strip().partition("=")[2]
+            lines = []
+            while not lines or not lines[-1].startswith("export KUBECONFIG="):
+                lines.append(up.stdout.readline())
+                assert lines[-1], up.stderr.read()
+            kubeconfig = lines[-1].strip().partition("=")[2]
             shown = subprocess.run(
                 [cache.binary("kubectl"), "get", "nodes", "-o", "json", "--kubeconfig", kubeconfig],
                 capture_output=True,

@@ -21,15 +21,15 @@ TIME = re.compile(r'"time": "[^"]*"')
 @pytest.fixture
 def start(tmp_path):
     """Start a program in a fork or as its users do; give what holds it."""
-    held = []
+    open_files = []
 
     def started(fork, *words):
-        held.append(children := Children(tmp_path, fork=fork))
+        open_files.append(children := Children(tmp_path, fork=fork))
         children.start("program", [sys.executable, "-m", *words])
         return children
 
     yield started
-    for children in held:
+    for children in open_files:
         children.close()
 
 

@@ -34,8 +34,8 @@ async def api(control_plane):
 async def test_a_fresh_plane_is_ready_and_says_which_kubernetes_it_is(control_plane, api, record_property):
     record_property("ready_after_s", round(control_plane.ready_after_s, 2))
     print(f"ready after {control_plane.ready_after_s:.2f} s")
-    told = await api.get("/version")
-    assert (told["gitVersion"], told["major"], told["minor"]) == ("v1.35.4", "1", "35")
+    version = await api.get("/version")
+    assert (version["gitVersion"], version["major"], version["minor"]) == ("v1.35.4", "1", "35")
     assert control_plane.ready_after_s < 30  # under 6 s on two quiet cores; only a hang is a failure here
 
 
@@ -63,8 +63,8 @@ async def test_a_pod_is_scheduled_onto_a_kwok_node_runs_ends_and_goes(control_pl
     control_plane.start_scheduler()
     await api.create(make_pod("short", 8, notes={"turnout.dev/test-runs-for": "100ms"}))
     await api.create(make_pod("long", 8))
-    placed = await api.until("/api/v1/pods", bound(2))
-    assert len(set(placed.values())) == 2  # 8 GPUs each: they cannot share a node
+    node_by_pod = await api.until("/api/v1/pods", bound(2))
+    assert len(set(node_by_pod.values())) == 2  # 8 GPUs each: they cannot share a node
     await api.until("/api/v1/pods", in_phase("Running", 1))
     await api.until("/api/v1/pods", in_phase("Succeeded", 1))
     await api.delete("/api/v1/namespaces/default/pods/long")
@@ -76,8 +76,8 @@ async def test_a_pod_that_fits_nowhere_is_told_so(control_plane, api):
     await api.create_all(gpu_nodes(2, gpus=4))
     control_plane.start_scheduler()
     await api.create(make_pod("large", 8))
-    told = await api.until("/api/v1/pods", unschedulable(1))
-    assert "Insufficient nvidia.com/gpu" in told["large"]
+    messages = await api.until("/api/v1/pods", unschedulable(1))
+    assert "Insufficient nvidia.com/gpu" in messages["large"]
 
 
 @pytest.mark.asyncio
@@ -172,11 +172,11 @@ def test_a_program_that_cannot_start_is_told_with_the_end_of_its_log(control_pla
 @pytest.mark.slow
 def test_a_port_that_somebody_took_in_between_is_given_up_for_another(make_control_plane):
     with socket.create_server(("127.0.0.1", 0)) as somebody:
-        taken = somebody.getsockname()[1]
+        busy_port = somebody.getsockname()[1]
         offered = []
 
         def ports(count):  # the API server's port is taken, once
-            offered.append([*free_ports(count - 1), taken] if not offered else free_ports(count))
+            offered.append([*free_ports(count - 1), busy_port] if not offered else free_ports(count))
             return offered[-1]
 
         plane = make_control_plane(ports=ports)
@@ -190,8 +190,8 @@ async def test_a_plane_that_begins_again_is_as_fresh_and_does_the_same_once_more
     plane = make_control_plane()
     crd = plain_crd("x.turnout.dev", "v1", "Gadget")
     gadget = {"apiVersion": "x.turnout.dev/v1", "kind": "Gadget", "metadata": {"name": "g", "finalizers": ["a.b/c"]}}
-    held = make_pod("held", 8)
-    held["metadata"]["finalizers"] = ["turnout.dev/test-holds"]
+    pending_pod = make_pod("held", 8)
+    pending_pod["metadata"]["finalizers"] = ["turnout.dev/test-holds"]
     for _ in range(2):
         async with plane.api() as api:
             assert [each["metadata"]["name"] for each in (await api.get("/api/v1/nodes"))["items"]] == []
@@ -201,7 +201,7 @@ async def test_a_plane_that_begins_again_is_as_fresh_and_does_the_same_once_more
             await api.patch("/api/v1/namespaces/default", {"metadata": {"labels": {"x": "y"}}})
             await api.create_all(gpu_nodes(2))
             await api.create_all([namespace("team"), crd])
-            await api.create(held)
+            await api.create(pending_pod)
             plane.start_kwok()
             plane.start_scheduler()
             await api.until("/api/v1/pods", in_phase("Running", 1))

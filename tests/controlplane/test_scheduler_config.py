@@ -70,13 +70,13 @@ async def listener(chosen, trust=None):
     port = server.sockets[0].getsockname()[1]
     # Begun before the end, since Python 3.11 waits for nothing afterwards: a caller in the middle of its handshake
     # is unknown to aiohttp, and would outlive the loop.
-    gone = asyncio.create_task(server.wait_closed())
+    closing = asyncio.create_task(server.wait_closed())
     try:
         yield f"{'https' if trust else 'http'}://127.0.0.1:{port}", calls
     finally:
         server.close()
         await runner.cleanup()
-        await gone
+        await closing
 
 
 @pytest_asyncio.fixture
@@ -97,8 +97,8 @@ async def test_the_shipped_file_asks_over_https_with_the_schedulers_certificate(
     async with listener("node-005", trust) as (url, calls):
         control_plane.start_scheduler(scheduler_config.with_extender_url(url, control_plane.ca, client))
         await api.create_all([make_pod("asks-for-gpus", 8), make_pod("asks-for-none", 0)])
-        placed = await api.until("/api/v1/pods", bound(2))
-    assert placed["asks-for-gpus"] == "node-005"
+        node_by_pod = await api.until("/api/v1/pods", bound(2))
+    assert node_by_pod["asks-for-gpus"] == "node-005"
     assert calls == [("/filter", "asks-for-gpus", "kube-scheduler-at-extender")]  # one feasible node: nothing to score
 
 
@@ -125,6 +125,6 @@ async def test_pods_of_koord_scheduler_are_asked_about_under_that_name(control_p
         config = scheduler_config.with_extender_url(url, file=scheduler_config.SHIPPED_KOORDINATOR)
         control_plane.start_scheduler(config)
         await api.create_all([make_pod("theirs", 1, scheduler="koord-scheduler"), make_pod("nobodys", 1)])
-        placed = await api.until("/api/v1/pods", bound(1))
-    assert placed == {"theirs": "node-002"}
+        node_by_pod = await api.until("/api/v1/pods", bound(1))
+    assert node_by_pod == {"theirs": "node-002"}
     assert {pod for _, pod, _ in calls} == {"theirs"}

@@ -75,8 +75,8 @@ def test_what_is_wrong_with_the_comment_of_a_block(comments, why):
     ],
 )
 def test_where_blocks_begin(page, found):
-    told = [(each.line, each.language, each.text, each.comments) for each in blocks("jobs.md", page)]
-    assert told == found
+    fields_of_blocks = [(each.line, each.language, each.text, each.comments) for each in blocks("jobs.md", page)]
+    assert fields_of_blocks == found
 
 
 def test_a_block_that_no_page_has_cannot_be_run():
@@ -133,9 +133,9 @@ def test_a_pod_spec_on_a_page_can_be_read(block):
     ids=lambda block: block.place,
 )
 def test_a_container_on_a_page_can_be_read(block):
-    told = yaml.safe_load(block.text)
-    assert msgspec.convert(told, Container, strict=False) is not None
-    command = told.get("command") or told["lifecycle"]["preStop"]["exec"]["command"]
+    document = yaml.safe_load(block.text)
+    assert msgspec.convert(document, Container, strict=False) is not None
+    command = document.get("command") or document["lifecycle"]["preStop"]["exec"]["command"]
     assert command[:2] == ["bash", "-c"]
     assert "turnout-run" in command[2]
 
@@ -188,8 +188,8 @@ NOT_RUN = [block for block in every_block() if block.not_run and block.language 
 def test_python_that_is_not_run_names_what_is_there(block):
     for node in ast.walk(ast.parse(block.text)):
         if isinstance(node, ast.ImportFrom) and node.module == "turnout":
-            there = importlib.import_module("turnout")
-            assert [each.name for each in node.names if each.name not in there.__all__] == []
+            module = importlib.import_module("turnout")
+            assert [each.name for each in node.names if each.name not in module.__all__] == []
 
 
 PARSERS = {
@@ -227,6 +227,6 @@ def test_a_command_line_of_ours_is_one_that_the_program_takes(place, line):
 
 def test_the_list_counts_every_block(capsys):
     assert code_blocks.main([]) == 0
-    told = capsys.readouterr().out.splitlines()
-    assert len(told) == len(every_block()) + 1
-    assert told[-1].startswith(f"{len(every_block())} blocks: ")
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == len(every_block()) + 1
+    assert lines[-1].startswith(f"{len(every_block())} blocks: ")

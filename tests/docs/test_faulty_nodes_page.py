@@ -23,10 +23,10 @@ TAINT = {"key": labels.FAULTY, "value": "faulty", "effect": "NoSchedule"}
 async def test_the_page_shows_a_faulty_node_and_frees_it(tmp_path):
     (block,) = run_by("tests/docs/test_faulty_nodes_page.py::test_the_page_shows_a_faulty_node_and_frees_it")
     config = tmp_path / "kubeconfig"
-    async with local_cluster(config) as made:
-        await made.add_nodes(places(), 8)
+    async with local_cluster(config) as cluster:
+        await cluster.add_nodes(places(), 8)
         notes = {labels.NODE_RECORD: msgspec.json.encode(RECORD).decode()}
         change = {"metadata": {"annotations": notes}, "spec": {"taints": [TAINT]}}
-        await made.api.call("PATCH", "/api/v1/nodes/gpu-7", change, "application/merge-patch+json")
+        await cluster.api.call("PATCH", "/api/v1/nodes/gpu-7", change, "application/merge-patch+json")
         for command, printed in commands([block]):
             assert still(await typed(command, config)) == still(printed)

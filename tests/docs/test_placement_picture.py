@@ -13,7 +13,7 @@ from turnout.cli.demo.screen import Score
 SVG = "{http://www.w3.org/2000/svg}"
 
 
-def placed(letter, ours, theirs, gpus=8, leaves=1):
+def placement(letter, ours, theirs, gpus=8, leaves=1):
     nodes = {0: "gpu-01", 1: "gpu-02"}
     return PlacementPair(DemoGang(letter, 2, gpus), nodes, nodes, Score(leaves, ours), Score(5, theirs))
 
@@ -21,9 +21,9 @@ def placed(letter, ours, theirs, gpus=8, leaves=1):
 @pytest.mark.parametrize(
     ("placements", "chosen"),
     [
-        pytest.param([placed("A", 0, 4), placed("B", 0, 9)], "B", id="the gang that saves the most crossings"),
-        pytest.param([placed("A", 0, 4), placed("B", 0, 9, gpus=4)], "A", id="never a gang of parts of nodes"),
-        pytest.param([placed("A", 0, 4), placed("B", 2, 17, leaves=2)], "A", id="never a gang above one leaf"),
+        pytest.param([placement("A", 0, 4), placement("B", 0, 9)], "B", id="the gang that saves the most crossings"),
+        pytest.param([placement("A", 0, 4), placement("B", 0, 9, gpus=4)], "A", id="never a gang of parts of nodes"),
+        pytest.param([placement("A", 0, 4), placement("B", 2, 17, leaves=2)], "A", id="never a gang above one leaf"),
     ],
 )
 def test_which_gang_is_drawn(placements, chosen):
@@ -31,7 +31,7 @@ def test_which_gang_is_drawn(placements, chosen):
 
 
 def test_each_rank_is_drawn_once_a_half_with_the_numbers_of_the_run():
-    root = ET.fromstring(draw_svg(scene(1, 3), placed("A", 0, 7)))
+    root = ET.fromstring(draw_svg(scene(1, 3), placement("A", 0, 7)))
     texts = [element.text for element in root.iter(f"{SVG}text")]
     assert sorted(text for text in texts if text in {"0", "1"}) == ["0", "0", "1", "1"]
     assert "kube-scheduler alone: 5 leaf switches, 7 ring crossings" in texts

@@ -108,7 +108,7 @@ def _text(read: Callable[[str], object]) -> Callable[[bytes], object]:
     return lambda data: read(data.decode("utf-8", "replace"))
 
 
-def _said(*words: coordinator_messages.Message) -> tuple[bytes, ...]:
+def _encoded_messages(*words: coordinator_messages.Message) -> tuple[bytes, ...]:
     return tuple(coordinator_messages.encode(each) for each in words)
 
 
@@ -136,7 +136,7 @@ READERS = (
     Reader("frames", (frame(b"body"), frame(b"a") + frame(b"bc")), _split, (LauncherError,)),
     Reader(
         "a member's word",
-        _said(
+        _encoded_messages(
             _JOIN,
             coordinator_messages.Heartbeat(3),
             coordinator_messages.Ready(1, 5, ("a",)),
@@ -147,7 +147,7 @@ READERS = (
     ),
     Reader(
         "a coordinator's word",
-        _said(
+        _encoded_messages(
             coordinator_messages.Challenge(2, b"n" * 16),
             coordinator_messages.Formed(2, 1, 0, 1, 0, 1, "10.0.0.1", 5, "member_lost", RestartBudget()),
             coordinator_messages.Roster(1, (_MEMBER,)),

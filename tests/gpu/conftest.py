@@ -26,12 +26,12 @@ def memory():
 def make(memory):
     """Make checkpointers of this process, which no launcher has started. They are closed with the test."""
     environ = {name: value for name, value in os.environ.items() if not name.startswith("TURNOUT_")}
-    made = []
+    checkpointers = []
 
     def maker(folder, **options):
-        made.append(Checkpointer(folder, environ=environ | {"TURNOUT_MEMORY_DIR": str(memory)}, **options))
-        return made[-1]
+        checkpointers.append(Checkpointer(folder, environ=environ | {"TURNOUT_MEMORY_DIR": str(memory)}, **options))
+        return checkpointers[-1]
 
     yield maker
-    for each in made:
+    for each in checkpointers:
         each.close()

@@ -6,9 +6,9 @@ import time
 
 from hack.gpu.figures import arguments
 
-told = arguments()
-told.report("before_it_hangs", 1)
-told.report(
+options = arguments()
+options.report("before_it_hangs", 1)
+options.report(
     "child", subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True).pid
 )
 time.sleep(600)

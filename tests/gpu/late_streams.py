@@ -22,7 +22,7 @@ class LateCopies:
         self._run()
 
     def wait(self):
-        self._streams.waits.append(threading.current_thread().name)
+        self._streams.waiting_threads.append(threading.current_thread().name)
         self._run()
 
     def _run(self):
@@ -36,7 +36,7 @@ class LateStreams:
     """Plays a device that holds every tensor that is not contiguous. refuses: why its driver registers no pages."""
 
     def __init__(self, refuses=""):
-        self.waits, self.orders, self._refuses = [], 0, refuses  # waits: the names of the threads that waited
+        self.waiting_threads, self.orders, self._refuses = [], 0, refuses  # names of the threads that waited
         self.fails = False
 
     def holds(self, tensor):
@@ -58,7 +58,7 @@ class LateStreams:
 
     def host_waits(self):
         """Count the waits of the thread that trains."""
-        return self.waits.count(threading.main_thread().name)
+        return self.waiting_threads.count(threading.main_thread().name)
 
 
 def on_device(model):

@@ -22,10 +22,10 @@ def training():
 @pytest.fixture
 def checkpoints(make, tmp_path, streams, training):
     """A checkpointer whose pages are registered with the played device."""
-    made = make(tmp_path, streams=streams)
-    made.prepare(training.state())
-    made.wait()
-    return made
+    checkpointer = make(tmp_path, streams=streams)
+    checkpointer.prepare(training.state())
+    checkpointer.wait()
+    return checkpointer
 
 
 def test_a_blocking_save_waits_once_and_for_its_own_copies(checkpoints, streams, training):
@@ -50,7 +50,7 @@ def test_an_overlapped_save_is_sealed_without_another_call(checkpoints, streams,
     checkpoints.save(1, training.state(), overlap=training.optimizer)
     training.step()
     checkpoints.wait()
-    sealed = [name for name in streams.waits if name.startswith("turnout-seal")]
+    sealed = [name for name in streams.waiting_threads if name.startswith("turnout-seal")]
     assert sealed, "a thread of its own has waited for the device"
     assert checkpoints.stats().persisted == 1
 

@@ -146,10 +146,10 @@ class TestHealth:
 
     @pytest.mark.skipif(shutil.which("nvidia-smi") is None, reason="not run: nvidia-smi, which reads NVML")
     def test_the_memory_in_use_is_what_nvml_says(self):
-        held = torch.empty(1 << 30, dtype=torch.uint8, device="cuda")
+        block = torch.empty(1 << 30, dtype=torch.uint8, device="cuda")
         query = ["nvidia-smi", "--query-gpu=memory.used,memory.total", "--format=csv,noheader,nounits", "--id=0"]
         used, total = map(float, subprocess.check_output(query, text=True, timeout=30).split(","))
-        assert used_memory(held.device) == pytest.approx(used / total, abs=0.02)
+        assert used_memory(block.device) == pytest.approx(used / total, abs=0.02)
 
 
 def test_a_process_forked_from_the_parent_that_has_torch_uses_the_device(tmp_path, memory, device):

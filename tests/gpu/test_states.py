@@ -23,7 +23,9 @@ def tensor(device, dtype=torch.float32):
         pytest.param(lambda device: {"w": tensor(device, torch.float8_e5m2)}, id="fp8 of gradients"),
         pytest.param(lambda device: {"w": tensor(device).t()}, id="a transposed view"),
         pytest.param(lambda device: {"w": tensor(device)[::2, 1:]}, id="a part of a tensor"),
-        pytest.param(lambda device: {"w": (whole := tensor(device)), "row": whole[2]}, id="two views of one storage"),
+        pytest.param(
+            lambda device: {"w": (full_tensor := tensor(device)), "row": full_tensor[2]}, id="two views of one storage"
+        ),
         pytest.param(lambda device: {"w": (tied := tensor(device)), "head": tied}, id="tied weights"),
         pytest.param(lambda device: {"w": tensor(device), "step": torch.tensor(3)}, id="a tensor on the host beside"),
         pytest.param(lambda device: {"w": torch.empty(0, 4, device=device)}, id="an empty tensor"),

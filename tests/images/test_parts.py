@@ -38,9 +38,9 @@ def test_a_layer_is_a_function_of_its_files_whatever_their_order():
 
 @pytest.fixture
 def image():
-    made = layer({"etc/word": Entry(b"hello")}, "a word")
-    told = {"org.opencontainers.image.version": "1"}
-    return Image(("x:1", "y:1"), (made,), "65532:65532", {"PATH": "/bin"}, ("run",), told)
+    first_layer = layer({"etc/word": Entry(b"hello")}, "a word")
+    annotations = {"org.opencontainers.image.version": "1"}
+    return Image(("x:1", "y:1"), (first_layer,), "65532:65532", {"PATH": "/bin"}, ("run",), annotations)
 
 
 def test_a_layout_has_every_blob_under_its_digest_and_each_of_its_names(tmp_path, image):
@@ -57,10 +57,10 @@ def test_a_layout_has_every_blob_under_its_digest_and_each_of_its_names(tmp_path
 
 
 def test_a_configuration_says_who_runs_what(image):
-    told = config(image)
-    assert told["config"]["User"] == "65532:65532"
-    assert told["config"]["Env"] == ["PATH=/bin"]
-    assert told["rootfs"]["diff_ids"] == [digest(pack_layer({"etc/word": Entry(b"hello")})[0])]
+    configuration = config(image)
+    assert configuration["config"]["User"] == "65532:65532"
+    assert configuration["config"]["Env"] == ["PATH=/bin"]
+    assert configuration["rootfs"]["diff_ids"] == [digest(pack_layer({"etc/word": Entry(b"hello")})[0])]
 
 
 def deb(**files):
@@ -151,11 +151,11 @@ def test_wheels_that_are_cached_with_their_hashes_are_not_fetched_again(tmp_path
 
 
 def test_a_bill_of_materials_names_wheels_and_debian_packages_by_hash():
-    told = bill("turnout", "1")
-    kinds = {each["purl"].split("/")[0] for each in told["components"]}
+    document = bill("turnout", "1")
+    kinds = {each["purl"].split("/")[0] for each in document["components"]}
     assert kinds == {"pkg:pypi", "pkg:deb"}
-    assert [each["name"] for each in told["components"] if not each["hashes"]] == []
-    assert "torch" not in {each["name"] for each in told["components"]}
+    assert [each["name"] for each in document["components"] if not each["hashes"]] == []
+    assert "torch" not in {each["name"] for each in document["components"]}
 
 
 @pytest.mark.contract("MS-14", "MS-34")

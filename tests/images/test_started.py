@@ -90,9 +90,9 @@ def test_every_module_has_its_bytecode(controllers):
     _, root, _ = controllers
     site = root / "usr/local/lib/python3.11/dist-packages/turnout"
     sources = {file.relative_to(site) for file in site.rglob("*.py")}
-    made = {file.relative_to(site) for file in site.rglob("*.pyc")}
+    bytecode_files = {file.relative_to(site) for file in site.rglob("*.pyc")}
     assert len(sources) > 300
-    assert {file.parent / "__pycache__" / f"{file.stem}.cpython-311.pyc" for file in sources} == made
+    assert {file.parent / "__pycache__" / f"{file.stem}.cpython-311.pyc" for file in sources} == bytecode_files
 
 
 @pytest.mark.real
@@ -115,8 +115,8 @@ def test_the_controllers_get_ready_on_a_real_api_server(controllers, control_pla
         pid = control_plane.start_program(program, argv, f"http://{at}/readyz")
         with urllib.request.urlopen(f"http://{at}/metrics", timeout=10) as page:
             component = "page" if program == "turnout" else program.removeprefix("turnout-")
-            told = f'turnout_build_info{{commit="{COMMIT}",component="{component}",version="0.1.0"}} 1.0'
-            assert told in page.read().decode().splitlines()
+            build_info = f'turnout_build_info{{commit="{COMMIT}",component="{component}",version="0.1.0"}} 1.0'
+            assert build_info in page.read().decode().splitlines()
         assert Path(f"/proc/{pid}/root").readlink() == root
         control_plane.stop_program(program)
 
@@ -176,10 +176,10 @@ def python(tmp_path_factory):
 
 @pytest.mark.contract("MS-14")
 def test_the_controllers_containerfile_installs_every_program(tmp_path, python):
-    made = run_lines("controllers", tmp_path, python)
+    root = run_lines("controllers", tmp_path, python)
     for program in STARTS:
         done = subprocess.run(
-            [made / "bin" / program, "--help"], capture_output=True, text=True, cwd=tmp_path, check=False
+            [root / "bin" / program, "--help"], capture_output=True, text=True, cwd=tmp_path, check=False
         )
         assert (done.returncode, done.stderr) == (0, "")
 
@@ -187,12 +187,12 @@ def test_the_controllers_containerfile_installs_every_program(tmp_path, python):
 def test_the_launchers_containerfile_makes_what_the_builder_makes(tmp_path, python, layout):
     into, _ = layout("turnout-launcher")
     unpack_image(into, tmp_path / "root")
-    made, ours = run_lines("launcher", tmp_path / "lines", python), tmp_path / "root/opt/turnout"
+    their_root, ours = run_lines("launcher", tmp_path / "lines", python), tmp_path / "root/opt/turnout"
     programs = {"turnout", "kubectl-turnout", "turnout-run", "turnout-extender", "py-spy"}
-    assert programs <= {file.name for file in (made / "bin").iterdir()}
+    assert programs <= {file.name for file in (their_root / "bin").iterdir()}
     for folder in ("bin", "dlrover-names", "lib/turnout", "lib/msgspec"):
-        assert modules(made / folder) == modules(ours / folder)
-    assert (made / "bin/turnout-run").read_text().startswith("#!/usr/bin/env python3\n")
+        assert modules(their_root / folder) == modules(ours / folder)
+    assert (their_root / "bin/turnout-run").read_text().startswith("#!/usr/bin/env python3\n")
 
 
 def modules(folder):

@@ -10,4 +10,4 @@ def children_of(pid: int) -> list[int]:
 
     /proc/PID/task/TID/children has those of one thread, and may leave some out while another of them ends: proc(5).
     """
-    return [seen.pid for seen in processes() if seen.parent == pid and seen.state not in "ZX"]
+    return [process.pid for process in processes() if process.parent == pid and process.state not in "ZX"]

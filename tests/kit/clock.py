@@ -27,20 +27,20 @@ class ManualClock:
             await asyncio.sleep(0)
             return
         woken = asyncio.get_running_loop().create_future()
-        with self._at(seconds, lambda: woken.done() or woken.set_result(None), asleep=True):
+        with self._at(seconds, lambda: woken.done() or woken.set_result(None), is_sleeper=True):
             await woken
 
     @asynccontextmanager
     async def timeout(self, seconds):
         loop = asyncio.get_running_loop()
         async with asyncio.timeout(None) as scope:
-            with self._at(seconds, lambda: scope.reschedule(loop.time()), asleep=False):
+            with self._at(seconds, lambda: scope.reschedule(loop.time()), is_sleeper=False):
                 yield
 
     @contextmanager
-    def _at(self, seconds, wake, asleep):
+    def _at(self, seconds, wake, is_sleeper):
         # A pause too short for a float still takes time, as it does in the world.
-        entry = [max(self.now_s + seconds, math.nextafter(self.now_s, math.inf)), next(self._number), wake, asleep]
+        entry = [max(self.now_s + seconds, math.nextafter(self.now_s, math.inf)), next(self._number), wake, is_sleeper]
         heapq.heappush(self._due, entry)
         self._news.set()
         try:
@@ -50,7 +50,7 @@ class ManualClock:
 
     def sleepers(self):
         """How much longer each one sleeps, the shortest first."""
-        return sorted(at - self.now_s for at, _, wake, asleep in self._due if wake and asleep)
+        return sorted(at - self.now_s for at, _, wake, is_sleeper in self._due if wake and is_sleeper)
 
     async def until_asleep(self, at_most_s=60.0):
         """Wait, in real time, until somebody sleeps no longer than that. Returns how long they still sleep."""

@@ -26,14 +26,14 @@ def make_fabric(leaves, hosts_per_leaf, shuffle=None, gpus=8, **more):
     numbers = list(range(count))
     if shuffle is not None:
         shuffle.shuffle(numbers)
-    made, lines = [], []
+    entries, lines = [], []
     for place, number in enumerate(numbers):
         leaf = place // hosts_per_leaf
         ip = address(number)
-        made.append(make_node(f"node-{number:03d}", ip, gpus, **more))
+        entries.append(make_node(f"node-{number:03d}", ip, gpus, **more))
         lines.append(f"asw-{leaf:02d} psw-{leaf // 2:02d} {ip}")
-    made.sort(key=lambda node: node["metadata"]["name"])
-    return made, "\n".join(lines) + "\n"
+    entries.sort(key=lambda node: node["metadata"]["name"])
+    return entries, "\n".join(lines) + "\n"
 
 
 def leaf_of(topology_config):
@@ -179,11 +179,11 @@ def namespace(name):
 def bound(count):
     """Return a question to a list of pods, answered {pod: node} once `count` of them are on nodes."""
 
-    def seen(pods):
-        placed = {pod["metadata"]["name"]: pod["spec"]["nodeName"] for pod in pods if pod["spec"].get("nodeName")}
-        return placed if len(placed) >= count else None
+    def nodes_of(pods):
+        node_by_pod = {pod["metadata"]["name"]: pod["spec"]["nodeName"] for pod in pods if pod["spec"].get("nodeName")}
+        return node_by_pod if len(node_by_pod) >= count else None
 
-    return seen
+    return nodes_of
 
 
 def in_phase(phase, count):
@@ -194,16 +194,16 @@ def in_phase(phase, count):
 def unschedulable(count):
     """Return a question to a list of pods, answered {pod: message} once the scheduler has refused `count` of them."""
 
-    def seen(pods):
-        told = {
+    def messages_of(pods):
+        messages = {
             pod["metadata"]["name"]: condition.get("message", "")
             for pod in pods
             for condition in pod.get("status", {}).get("conditions") or ()
             if condition["type"] == "PodScheduled" and condition["status"] == "False"
         }
-        return told if len(told) >= count else None
+        return messages if len(messages) >= count else None
 
-    return seen
+    return messages_of
 
 
 def bound_token(plane, account, pod):

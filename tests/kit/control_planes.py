@@ -40,14 +40,14 @@ def borrow(request, idle):
         pytest.fail(str(error), pytrace=False)
     yield plane
     try:
-        again = plane.reset()
+        fresh_plane = plane.reset()
     except ControlPlaneError as error:  # it has died: the end of its log is in the message
         plane.stop()
         pytest.fail(str(error), pytrace=False)
     except BaseException:
         plane.stop()
         raise
-    if again:
+    if fresh_plane:
         idle.append(plane)
     else:
         plane.stop()

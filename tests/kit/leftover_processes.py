@@ -14,6 +14,6 @@ from turnout.launcher.linux import processes
 def daemons_end_with_their_module():
     """Fail a module that leaves a checkpoint daemon: the next test would count it, and it holds memory."""
     yield
-    children = [seen.pid for seen in processes() if seen.parent == os.getpid() and seen.state not in "ZX"]
+    children = [process.pid for process in processes() if process.parent == os.getpid() and process.state not in "ZX"]
     left = [command for pid in children if "turnout.launcher.checkpoint.daemon" in (command := command_of(pid))]
     assert left == [], "a Checkpointer of this process was not closed"

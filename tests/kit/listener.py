@@ -18,14 +18,14 @@ class Listener:
 
     async def open(self, host="127.0.0.1", port=0):
         """Listen, and give the port."""
-        self._server = await asyncio.start_server(self._came, host, port)
+        self._server = await asyncio.start_server(self._accept, host, port)
         return self._server.sockets[0].getsockname()[1]
 
     async def close(self):
         """Cut off whoever is there. Raises what a call of `serve` raised, but for errors of its connection."""
         for each in self._server.sockets:  # no caller is accepted from now on
             asyncio.get_running_loop().remove_reader(each.fileno())
-        for _ in range(3):  # turns from accepting a caller to `_came`; a server that closes meanwhile loses it
+        for _ in range(3):  # turns from accepting a caller to `_accept`; a server that closes meanwhile loses it
             await asyncio.sleep(0)
         self._server.close()
         for task in self._tasks:
@@ -38,7 +38,7 @@ class Listener:
             if isinstance(error, Exception):
                 raise error
 
-    def _came(self, reader, writer):
+    def _accept(self, reader, writer):
         # No coroutine: a caller's task may be cancelled before its first line, and nobody would close the connection.
         self._writers.append(writer)
         self._tasks.append(asyncio.create_task(self._each(reader, writer)))

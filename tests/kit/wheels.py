@@ -15,7 +15,7 @@ PIP = (sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check")
 ALONE = ("--no-index", "--no-deps")
 
 
-def wanted(requirements, extra=""):
+def needed_requirements(requirements, extra=""):
     """The distributions that these requirements bring, with what those ask for in turn."""
     names, waiting = set(), [Requirement(text) for text in requirements]
     while waiting:
@@ -46,8 +46,8 @@ def environment(folder, wheel, extra="", more=()):
     command = [*PIP, "--python", folder / "bin/python", "install", *ALONE, wheel, *more]
     subprocess.run(command, check=True, timeout=120)
     (noted,) = site.glob("turnout-*.dist-info")
-    asked = re.findall(r"^Requires-Dist: (.*)$", (noted / "METADATA").read_text(), re.M)
-    for name in wanted(asked, extra):
+    requirements = re.findall(r"^Requires-Dist: (.*)$", (noted / "METADATA").read_text(), re.M)
+    for name in needed_requirements(requirements, extra):
         try:
             files = distribution(name).files or ()
         except PackageNotFoundError:
@@ -59,12 +59,12 @@ def environment(folder, wheel, extra="", more=()):
 
 def run(environment, *command, cwd=None, timeout=60, **env):
     """Run a command of the environment far away from the checkout."""
-    kept = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
+    environment_variables = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
     program, *arguments = command
     return subprocess.run(
         [environment / "bin" / program, *arguments],
         cwd=cwd or environment,
-        env=kept | env,
+        env=environment_variables | env,
         capture_output=True,
         text=True,
         timeout=timeout,

@@ -28,27 +28,36 @@ _uids = itertools.count(1)
 def node(name="n0", gpus=8, ip="", **more):
     """A node as the extender sees it. more: as for hack.controlplane.nodes.gpu_node, or spec=..., conditions=..."""
     spec, conditions = more.pop("spec", {}), more.pop("conditions", None)
-    made = cluster.make_node(name, ip or "10.9.9.9", gpus, **more)
-    made["spec"].update(spec)
+    raw_node = cluster.make_node(name, ip or "10.9.9.9", gpus, **more)
+    raw_node["spec"].update(spec)
     if conditions is not None:
-        made["status"]["conditions"] = conditions
-    return msgspec.convert(made, Node)
+        raw_node["status"]["conditions"] = conditions
+    return msgspec.convert(raw_node, Node)
 
 
 def pod(name="p", gpus=1, at="", **more):
     """A pod as the extender sees it. at: the node it is bound to. created: seconds, uid, priority, phase, leaving."""
     meta = {key: more.pop(key) for key in ("uid", "owner", "version") if key in more}
     created, phase, leaving = more.pop("created", 0), more.pop("phase", "Pending"), more.pop("leaving", False)
-    made = cluster.make_pod(name, gpus, **more)
-    return see(made, at, created=created, phase=phase, leaving=leaving, **meta)
+    raw_pod = cluster.make_pod(name, gpus, **more)
+    return see(raw_pod, at, created=created, phase=phase, leaving=leaving, **meta)
 
 
 def see(
-    made, at="", created=0, phase="Pending", leaving=False, uid=None, owner=None, nominated="", ours=False, version=""
+    raw_pod,
+    at="",
+    created=0,
+    phase="Pending",
+    leaving=False,
+    uid=None,
+    owner=None,
+    nominated="",
+    ours=False,
+    version="",
 ):
     """A pod built by tests.kit.cluster, with what the API server and the scheduler add."""
-    made = msgspec.json.decode(msgspec.json.encode(made))
-    meta = made["metadata"]
+    raw_pod = msgspec.json.decode(msgspec.json.encode(raw_pod))
+    meta = raw_pod["metadata"]
     meta["uid"] = uid or f"uid-{meta['name']}"
     meta["resourceVersion"] = version
     meta["creationTimestamp"] = f"2026-01-01T{created // 3600:02d}:{created // 60 % 60:02d}:{created % 60:02d}Z"
@@ -58,14 +67,14 @@ def see(
         kind, name = owner.split("/")
         meta["ownerReferences"] = [{"kind": kind, "name": name, "uid": f"uid-{name}", "controller": True}]
     if at:
-        made["spec"]["nodeName"] = at
-    made["status"] = {"phase": phase}
+        raw_pod["spec"]["nodeName"] = at
+    raw_pod["status"] = {"phase": phase}
     if nominated:
-        made["status"]["nominatedNodeName"] = nominated
+        raw_pod["status"]["nominatedNodeName"] = nominated
         manager = labels.FIELD_MANAGER_NOMINATOR if ours else "kube-scheduler"
         owned = {"f:status": {"f:nominatedNodeName": {}}}
         meta["managedFields"] = [{"manager": manager, "subresource": "status", "fieldsV1": owned}]
-    return msgspec.json.decode(msgspec.json.encode(made), type=Pod)
+    return msgspec.json.decode(msgspec.json.encode(raw_pod), type=Pod)
 
 
 def group(name, minimum, namespace="default", created=0, **spec):
@@ -83,12 +92,14 @@ def owner(kind, name, **spec):
 
 def volcano(name, size, gpus=8, at=(), **more):
     """The pods of a Volcano gang. at: the nodes of the first ones."""
-    return _seen(cluster.volcano_gang(name, size, gpus, **_spec(more)), at, more)
+    return _members(cluster.volcano_gang(name, size, gpus, **_spec(more)), at, more)
 
 
 def koordinator(name, size, minimum=None, gpus=8, at=(), **more):
     """The pods of a koordinator gang, which says its min itself."""
-    return _seen(cluster.koordinator_gang(name, size, minimum, gpus, more.pop("total", None), **_spec(more)), at, more)
+    return _members(
+        cluster.koordinator_gang(name, size, minimum, gpus, more.pop("total", None), **_spec(more)), at, more
+    )
 
 
 def _spec(more):
@@ -97,9 +108,9 @@ def _spec(more):
     }
 
 
-def _seen(made, at, more):
-    places = [*at, *[""] * len(made)]
-    return [see(each, place, **more) for each, place in zip(made, places, strict=False)]
+def _members(raw_pods, at, more):
+    places = [*at, *[""] * len(raw_pods)]
+    return [see(each, place, **more) for each, place in zip(raw_pods, places, strict=False)]
 
 
 REQUIRED = {labels.TOPOLOGY: "required"}
@@ -176,13 +187,13 @@ class World:
     def schedule(self, *pods):
         """Show the pods, ask about each and bind it where filter says; {pod: node}, without those refused."""
         self.put(*(each for each in pods if each.metadata.uid not in self.view.pods))
-        placed = {}
+        node_by_pod = {}
         for each in pods:
-            kept = self.fit(each).nodes
-            if kept:
-                self.bind(each, kept[0])
-                placed[each.metadata.name] = kept[0]
-        return placed
+            nodes = self.fit(each).nodes
+            if nodes:
+                self.bind(each, nodes[0])
+                node_by_pod[each.metadata.name] = nodes[0]
+        return node_by_pod
 
     def plan(self, pod_):
         """The plan of the pod's gang: {pod: node}."""
@@ -205,9 +216,9 @@ class Told:
         return self.nodes[0] if self.nodes else ""
 
 
-def leaves(placed):
+def leaves(node_by_pod):
     """The leaves of some nodes, as letters: leaves({"p": "a1"}) is {"a"}."""
-    return {place[0] for place in placed.values()}
+    return {place[0] for place in node_by_pod.values()}
 
 
 def port(number, host=0):

@@ -30,12 +30,12 @@ def test_a_service_tells_its_build_on_its_page(component, page):
 
 
 @pytest.mark.parametrize(
-    ("made", "told"),
+    ("build", "text"),
     [
         pytest.param(Build("0.1.0"), "0.1.0", id="a release"),
         pytest.param(Build("0.1.0", "5af553b1d5a7c8e2"), "0.1.0 (5af553b1d5a7)", id="a commit"),
         pytest.param(installed_build("no-such-package"), "0+unknown", id="nothing that pip installed"),
     ],
 )
-def test_a_build_is_told_as(made, told):
-    assert str(made) == told
+def test_a_build_is_told_as(build, text):
+    assert str(build) == text

@@ -55,8 +55,8 @@ def entries(section):
 
 
 def test_the_base_is_what_a_training_image_needs():
-    asked = [Requirement(line).name for line in setup_cfg()["options"]["install_requires"].splitlines() if line]
-    assert asked == ["msgspec", "numpy", "xxhash"]
+    dependencies = [Requirement(line).name for line in setup_cfg()["options"]["install_requires"].splitlines() if line]
+    assert dependencies == ["msgspec", "numpy", "xxhash"]
 
 
 @pytest.mark.contract("XD-11")
@@ -71,10 +71,10 @@ def test_what_the_base_brings_is_three_packages_and_none_of_the_heavy_ones(base)
 
 @pytest.mark.parametrize("extra", EXTRAS)
 def test_a_program_knows_the_modules_of_its_extra(extra):
-    asked = {Requirement(line).name for line in setup_cfg()["options.extras_require"][extra].splitlines() if line}
+    dependencies = {Requirement(line).name for line in setup_cfg()["options.extras_require"][extra].splitlines() if line}
     brings = packages_distributions() | {"py_spy": ["py-spy"], "yaml": ["pyyaml"]}  # py-spy is a program alone
-    assert {brings[module][0].lower().replace("_", "-") for module in EXTRAS[extra] if module in brings} <= asked
-    assert len(EXTRAS[extra]) == len(asked)
+    assert {brings[module][0].lower().replace("_", "-") for module in EXTRAS[extra] if module in brings} <= dependencies
+    assert len(EXTRAS[extra]) == len(dependencies)
 
 
 @pytest.mark.contract("DL-28")
@@ -133,16 +133,16 @@ def test_the_base_runs_a_script_that_has_no_torch(base, tmp_path, how):
 
 
 @pytest.mark.parametrize(
-    ("command", "told"),
+    ("command", "message"),
     [
         pytest.param(("nofile.py",), "turnout-run: there is no script 'nofile.py' in ", id="a script"),
         pytest.param(("--no-python", "no-such"), "turnout-run: there is no program 'no-such'", id="a program"),
     ],
 )
-def test_what_is_not_there_is_told_before_any_round(base, tmp_path, command, told):
+def test_what_is_not_there_is_told_before_any_round(base, tmp_path, command, message):
     done = run(base, "turnout-run", "--standalone", "--max-restarts=3", *command, cwd=tmp_path)
     (line,) = done.stderr.splitlines()
-    assert (done.returncode, done.stdout, line[: len(told)]) == (2, "", told)
+    assert (done.returncode, done.stdout, line[: len(message)]) == (2, "", message)
 
 
 @pytest.mark.parametrize(
@@ -216,9 +216,9 @@ def test_the_script_for_spark_is_found_by_the_metadata_of_the_package(base):
     )
     script = Path(run(base, "python", "-c", code).stdout.strip())
     assert script.is_relative_to(base)
-    asked = run(base, "python", script, "--help")
-    assert (asked.returncode, asked.stderr) == (0, "")
-    assert asked.stdout.startswith("usage: pyspark_preprocess.py ")
+    process = run(base, "python", script, "--help")
+    assert (process.returncode, process.stderr) == (0, "")
+    assert process.stdout.startswith("usage: pyspark_preprocess.py ")
 
 
 @pytest.mark.contract("DL-28")

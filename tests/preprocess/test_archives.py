@@ -22,12 +22,12 @@ JSON_ARRAY = b"[" + b",".join(b'"%d"' % number for number in range(40)) + b"]"
 
 
 def read(form: InputFormat, content: bytes, limits: ArchiveLimits = LIMITS) -> tuple[list[bytes], FaultReason | None]:
-    taken = []
+    documents = []
     try:
-        taken.extend(block.raw for block in blocks(BytesIO(content), form, len(content), limits))
+        documents.extend(block.raw for block in blocks(BytesIO(content), form, len(content), limits))
     except ArchiveFault as fault:
-        return taken, fault.reason
-    return taken, None
+        return documents, fault.reason
+    return documents, None
 
 
 @pytest.mark.contract("DL-69")
@@ -46,10 +46,10 @@ def read(form: InputFormat, content: bytes, limits: ArchiveLimits = LIMITS) -> t
     ],
 )
 def test_lines_come_whole_and_in_blocks(form, content):
-    taken, fault = read(form, content)
-    assert (b"".join(taken), fault) == (LINES, None)
-    assert len(taken) > 1
-    assert all(block.endswith(b"\n") for block in taken)
+    documents, fault = read(form, content)
+    assert (b"".join(documents), fault) == (LINES, None)
+    assert len(documents) > 1
+    assert all(block.endswith(b"\n") for block in documents)
 
 
 @pytest.mark.contract("DL-69")
@@ -88,11 +88,11 @@ WHOLE = {
 @pytest.mark.parametrize("part", [pytest.param(share, id=f"{share:.0%} of it") for share in (0.2, 0.6, 0.99)])
 def test_a_cut_archive_is_reported_after_its_documents(form, part):
     content = WHOLE[form]
-    taken, fault = read(form, content[: int(len(content) * part)])
+    documents, fault = read(form, content[: int(len(content) * part)])
     assert fault is FaultReason.TRUNCATED_ARCHIVE
-    assert b"".join(read(form, content)[0]).startswith(b"".join(taken))
+    assert b"".join(read(form, content)[0]).startswith(b"".join(documents))
     if form.has_fields:
-        assert all(block.endswith(b"\n") for block in taken)
+        assert all(block.endswith(b"\n") for block in documents)
 
 
 UNPACKED = (InputFormat.TEXT, InputFormat.JSON_LINES)
@@ -100,8 +100,8 @@ UNPACKED = (InputFormat.TEXT, InputFormat.JSON_LINES)
 
 @pytest.mark.parametrize("form", [pytest.param(form, id=form.value) for form in InputFormat if form not in UNPACKED])
 def test_garbage_is_no_archive(form):
-    taken, fault = read(form, b"no archive at all, whatever its name says" * 30)
-    assert taken == []
+    documents, fault = read(form, b"no archive at all, whatever its name says" * 30)
+    assert documents == []
     assert fault in (FaultReason.BAD_ARCHIVE, FaultReason.TRUNCATED_ARCHIVE)
 
 
@@ -168,15 +168,15 @@ def test_a_bomb_is_bounded(form, content, reason):
 
 def test_a_zip_of_many_members_is_bounded():
     members = [(str(number), b"\0" * (FREE_EXPANSION_BYTES // 8)) for number in range(9)]
-    taken, fault = read(
+    documents, fault = read(
         InputFormat.ZIP_TEXT, corpus.zipped(members), LIMITS._replace(max_document_bytes=FREE_EXPANSION_BYTES // 8)
     )
-    assert (len(taken), fault) == (8, FaultReason.EXPANSION_LIMIT)
+    assert (len(documents), fault) == (8, FaultReason.EXPANSION_LIMIT)
 
 
 def test_a_line_without_end_is_bounded():
-    taken, fault = read(InputFormat.GZIP_JSON_LINES, corpus.gz(b'{"text":"a"}\n' + b"x" * 2_000_000))
-    assert (taken, fault) == ([b'{"text":"a"}\n'], FaultReason.DOCUMENT_TOO_LONG)
+    documents, fault = read(InputFormat.GZIP_JSON_LINES, corpus.gz(b'{"text":"a"}\n' + b"x" * 2_000_000))
+    assert (documents, fault) == ([b'{"text":"a"}\n'], FaultReason.DOCUMENT_TOO_LONG)
 
 
 @pytest.mark.parametrize(

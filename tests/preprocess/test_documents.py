@@ -108,7 +108,7 @@ json_values = st.recursive(
 def test_we_read_what_python_reads(values, ascii_only):
     """Whatever Python's json has written, the texts are those that it reads, in their order."""
     raw = "\n".join(json.dumps(value, ensure_ascii=ascii_only) for value in values).encode("utf-8", "surrogatepass")
-    wanted = []
+    expected_texts = []
     for line in raw.split(b"\n"):
         try:
             text = json.loads(line)["text"]
@@ -116,8 +116,8 @@ def test_we_read_what_python_reads(values, ascii_only):
             text.encode()
         except (ValueError, TypeError, KeyError, AttributeError):
             continue
-        wanted.append(text)
-    assert read(raw, limit=10**6)[0] == [wanted]
+        expected_texts.append(text)
+    assert read(raw, limit=10**6)[0] == [expected_texts]
 
 
 @given(st.lists(st.binary(max_size=30).filter(lambda line: b"\n" not in line), max_size=5))

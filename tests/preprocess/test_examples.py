@@ -53,8 +53,8 @@ def test_the_page_preprocesses_on_one_machine(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert "tokens/corpus_text_document: valid" in done.stdout
-    made = tuple((tmp_path / f"tokens/corpus_text_document.{suffix}").read_bytes() for suffix in ("bin", "idx"))
-    assert made == reference(TEXTS)
+    dataset = tuple((tmp_path / f"tokens/corpus_text_document.{suffix}").read_bytes() for suffix in ("bin", "idx"))
+    assert dataset == reference(TEXTS)
 
 
 def test_the_first_commands_of_the_guide(tmp_path):
@@ -75,8 +75,8 @@ def test_the_first_commands_of_the_guide(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert "data/corpus_text_document: valid" in done.stdout
-    made = tuple((tmp_path / f"data/corpus_text_document.{suffix}").read_bytes() for suffix in ("bin", "idx"))
-    assert made == reference(TEXTS)
+    dataset = tuple((tmp_path / f"data/corpus_text_document.{suffix}").read_bytes() for suffix in ("bin", "idx"))
+    assert dataset == reference(TEXTS)
 
 
 def test_the_pods_of_the_indexed_job_make_the_dataset_together(tmp_path):
@@ -304,8 +304,8 @@ async def test_the_pods_of_driver_and_executors_make_the_dataset(api, control_pl
     finally:
         kubelet.stop()
     assert kubelet.running[driver["metadata"]["name"]].returncode == 0, kubelet.logs()
-    made = tuple((tmp_path / f"data/tokens/corpus_text_document.{suffix}").read_bytes() for suffix in ("bin", "idx"))
-    assert made == reference(TEXTS)
+    dataset = tuple((tmp_path / f"data/tokens/corpus_text_document.{suffix}").read_bytes() for suffix in ("bin", "idx"))
+    assert dataset == reference(TEXTS)
     assert len(executors) == 2
     for pod in executors:
         assert pod["metadata"]["name"].startswith("preprocess-")  # as --name says

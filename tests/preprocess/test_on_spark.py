@@ -135,8 +135,8 @@ def test_the_guides_command_line_gives_what_ten_lines_give(tmp_path):
     read = subprocess.run([sys.executable, "-c", MEGATRON], cwd=tmp_path, capture_output=True, text=True, check=True)
     fourth = [*tokenizer.encode(TEXTS[3]).ids, tokenizer.token_to_id("<|endoftext|>")]
     assert json.loads(read.stdout) == [len(TEXTS), len(TEXTS) + 1, fourth]
-    made = {path.name for path in tmp_path.iterdir()}
-    assert made - {"vocab.json", "merges.txt", "mydataset.jsonl", "log"} == {
+    file_names = {path.name for path in tmp_path.iterdir()}
+    assert file_names - {"vocab.json", "merges.txt", "mydataset.jsonl", "log"} == {
         "result_text_document.bin",
         "result_text_document.idx",
         "result.preprocess.json",
@@ -182,8 +182,8 @@ def test_two_inputs_give_the_same_for_1_3_and_200_partitions(tmp_path):
     printed = submit(tmp_path, tmp_path / "script.py", tmp_path, settings=settings)
     assert "sockets false ours" in printed
     of = options(tmp_path, "one.jsonl", "two.jsonl.zst")
-    made = [output(replace(of, output_prefix=str(tmp_path / f"out{count}"))) for count in (1, 3, 200)]
-    assert made == [reference(TEXTS)] * 3
+    datasets = [output(replace(of, output_prefix=str(tmp_path / f"out{count}"))) for count in (1, 3, 200)]
+    assert datasets == [reference(TEXTS)] * 3
     one, three, maximum = map(int, re.findall(r"Got job \d+ .* with (\d+) output partitions", printed))
     assert (one, three) == (1, 3)
     assert 3 < maximum < 200  # as many as there are chunks

@@ -60,9 +60,9 @@ def test_a_dataset_is_the_one_of_ten_lines(inputs, changes, tmp_path):
     of = corpus.options(tmp_path, *inputs, **changes)
     totals = corpus.run(of)
     assert totals == Totals(120, totals.tokens, {})
-    wanted = corpus.reference(DOCUMENTS, eod=of.append_eod)
-    assert corpus.output(of) == wanted
-    assert totals.tokens * 2 == len(wanted[0])
+    reference = corpus.reference(DOCUMENTS, eod=of.append_eod)
+    assert corpus.output(of) == reference
+    assert totals.tokens * 2 == len(reference[0])
     assert sorted(path.name for path in tmp_path.iterdir() if path.name.startswith("out")) == [
         "out.preprocess.json",
         "out_text_document.bin",
@@ -455,8 +455,8 @@ class TestObjectStorage:
     def test_a_dataset_is_made(self, tmp_path):
         of, memory = self._options(tmp_path)
         corpus.run(of)
-        wanted = corpus.reference(DOCUMENTS)
-        assert tuple(memory.cat_file(f"/data/out_text_document.{suffix}") for suffix in ("bin", "idx")) == wanted
+        reference = corpus.reference(DOCUMENTS)
+        assert tuple(memory.cat_file(f"/data/out_text_document.{suffix}") for suffix in ("bin", "idx")) == reference
         assert sorted(memory.find("/data")) == [
             "/data/out.preprocess.json",
             "/data/out_text_document.bin",

@@ -27,7 +27,7 @@ BACKEND = [
 
 
 def test_a_driver_is_a_spark_submit_that_stays_in_its_pod():
-    asked = [
+    arguments = [
         "driver",
         "--properties-file",
         "/opt/spark/conf/spark.properties",
@@ -35,10 +35,10 @@ def test_a_driver_is_a_spark_submit_that_stays_in_its_pod():
         "--workers",
         "64",
     ]
-    assert command(asked, {"SPARK_DRIVER_BIND_ADDRESS": "10.1.2.9"}, "/spark") == [
+    assert command(arguments, {"SPARK_DRIVER_BIND_ADDRESS": "10.1.2.9"}, "/spark") == [
         *("/spark/bin/spark-submit", "--deploy-mode", "client"),
         *("--conf", "spark.driver.bindAddress=10.1.2.9"),
-        *asked[1:],
+        *arguments[1:],
     ]
 
 

@@ -171,20 +171,20 @@ def test_only_the_chunks_that_are_missing_become_tasks(folder):
     with prepare_run(of) as first:
         done = [make_shard(first.settings, chunk) for chunk in first.pending[:10]]
     on_spark(of, context)
-    asked = sorted(chunk.index for partition in context.partitions for chunk in partition)
-    assert asked == list(range(len(done), len(first.chunks)))
+    indices = sorted(chunk.index for partition in context.partitions for chunk in partition)
+    assert indices == list(range(len(done), len(first.chunks)))
     assert output(of) == reference(TEXTS)
 
 
 def test_faults_that_tasks_do_not_return_are_listed_as_by_one_process(folder):
     of, context = options(folder, "bad.jsonl", on_error=OnError.QUARANTINE), Context()
     totals = on_spark(of, context)
-    alone = replace_dataclass(of, output_prefix=str(folder / "alone"))
-    assert totals == run(alone)
+    single_process = replace_dataclass(of, output_prefix=str(folder / "alone"))
+    assert totals == run(single_process)
     assert totals.fault_counts == {"missing_key": 2}
     for suffix in ("faults.jsonl", "quarantine.jsonl"):
         assert (folder / f"out.{suffix}").read_bytes() == (folder / f"alone.{suffix}").read_bytes()
-    assert output(of) == output(alone) == reference(TEXTS)
+    assert output(of) == output(single_process) == reference(TEXTS)
     assert sum(sum(each.fault_counts.values()) for each in context.results) == 2
     assert [each.faults for each in context.results if each.faults] == []
 
@@ -194,8 +194,8 @@ def refused():
 
 
 def test_a_dataset_that_is_complete_starts_no_session(folder):
-    made = run(options(folder, "good.jsonl"))
-    assert run_spark(options(folder, "good.jsonl"), refused) == made
+    summary = run(options(folder, "good.jsonl"))
+    assert run_spark(options(folder, "good.jsonl"), refused) == summary
 
 
 def test_a_wrong_command_starts_no_session(folder):
@@ -307,8 +307,8 @@ def test_an_error_of_the_storage_is_left_to_sparks_own_retries():
 
 
 def test_progress_counts_a_chunk_once_though_two_tasks_did_it(folder):
-    with prepare_run(options(folder, "good.jsonl")) as made:
-        report = SparkReport(made, 0.0)
+    with prepare_run(options(folder, "good.jsonl")) as prepared_run:
+        report = SparkReport(prepared_run, 0.0)
     results = []
     assert not report.count_new_results(results)
     for index in (0, 1, 1, 0):
@@ -326,11 +326,11 @@ def test_the_first_failure_is_that_of_the_lowest_chunk():
 
 
 def test_executors_get_paths_that_hold_in_any_working_folder(folder):
-    with prepare_run(options(folder, "good.jsonl")) as made:
-        (source,) = made.settings.sources
+    with prepare_run(options(folder, "good.jsonl")) as prepared_run:
+        (source,) = prepared_run.settings.sources
     paths = ("a/b.jsonl", "/c.jsonl", "s3://bucket/d.jsonl")
     sources = tuple(replace(source, path=path) for path in paths)
-    relative = replace(made.settings, folder="out.shards", sources=sources)
+    relative = replace(prepared_run.settings, folder="out.shards", sources=sources)
     absolute = with_absolute_paths(relative, "/work")
     assert absolute.folder == "/work/out.shards"
     assert [each.path for each in absolute.sources] == ["/work/a/b.jsonl", "/c.jsonl", "s3://bucket/d.jsonl"]
@@ -345,8 +345,8 @@ def test_executors_get_paths_that_hold_in_any_working_folder(folder):
     ],
 )
 def test_chunks_are_dealt_to_partitions(count, chunks, expected):
-    dealt = partitions([chunk(index) for index in range(chunks)], count)
-    assert [tuple(each.index for each in part) for part in dealt] == expected
+    chunks_by_partition = partitions([chunk(index) for index in range(chunks)], count)
+    assert [tuple(each.index for each in part) for part in chunks_by_partition] == expected
 
 
 @pytest.mark.contract("DL-68")
@@ -354,11 +354,20 @@ def test_the_script_finds_the_tokenizers_of_pypi_though_ours_lie_beside_it(tmp_p
     """Python puts the folder of a script first on its path, and that folder has a `tokenizers` of ours."""
     script = Path(pyspark_preprocess.__file__)
     assert (script.parent / "tokenizers" / "__init__.py").exists()
-    asked = [sys.executable, script, "--input", "x.jsonl", "--output-prefix", "out", "--tokenizer-type", "HFTokenizer"]
+    command = [
+        sys.executable,
+        script,
+        "--input",
+        "x.jsonl",
+        "--output-prefix",
+        "out",
+        "--tokenizer-type",
+        "HFTokenizer",
+    ]
     (tmp_path / "x.jsonl").write_bytes(lines(TEXTS[:1]))
     (tmp_path / "tokenizer.json").write_text("not a vocabulary")
-    asked += ["--vocab-file", "tokenizer.json"]
-    done = subprocess.run(asked, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    command += ["--vocab-file", "tokenizer.json"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("pyspark_preprocess.py: --vocab-file tokenizer.json: not a tokenizer.json of Hugging")
 

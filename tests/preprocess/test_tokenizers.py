@@ -253,12 +253,12 @@ def test_a_text_beyond_a_batch_is_a_batch_of_its_own(before):
 
 def test_a_cache_that_is_emptied_changes_no_token(files):
     settings = loaded(files, TokenizerType.HF, vocab_file="tokenizer.json")
-    wanted = get_encoder(settings).encode(["the quick brown fox", "Größe 北京"])
+    expected_tokens = get_encoder(settings).encode(["the quick brown fox", "Größe 北京"])
     bounded = get_encoder(msgspec.structs.replace(settings, engine=Engine.GIGATOKEN, cache_bytes=0))
     for _ in range(3):
         bounded.encode(["the quick brown fox " * (MIN_CACHED_CHARACTERS // 20 + 1)])
         given_ids = bounded.encode(["the quick brown fox", "Größe 北京"])
-        assert [ids.tolist() for ids in given_ids] == [ids.tolist() for ids in wanted]
+        assert [ids.tolist() for ids in given_ids] == [ids.tolist() for ids in expected_tokens]
 
 
 def test_settings_can_be_sent(files):

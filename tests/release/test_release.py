@@ -37,7 +37,7 @@ def small_image(release):
     return {image.names[0]: digest.removeprefix("sha256:")}
 
 
-def made(folder, parts, revision=COMMIT):
+def build_parts(folder, parts, revision=COMMIT):
     sources = Sources(VERSION, revision, python_wheels.cache_folder())
     assemble(Release(folder, sources, URL), parts)
     return {path.name: path.read_bytes() for path in folder.iterdir()}
@@ -47,16 +47,16 @@ PARTS_WITHOUT_PACKAGES = (charts, documents, small_image)
 
 
 def test_the_same_tree_gives_the_same_bytes(tmp_path):
-    first = made(tmp_path / "first", PARTS_WITHOUT_PACKAGES)
-    assert made(tmp_path / "second", PARTS_WITHOUT_PACKAGES) == first
+    first = build_parts(tmp_path / "first", PARTS_WITHOUT_PACKAGES)
+    assert build_parts(tmp_path / "second", PARTS_WITHOUT_PACKAGES) == first
     assert {"SHA256SUMS", "provenance.intoto.json", chart.name(), "SECURITY-INSIGHTS.yaml"} <= {*first}
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_whole_release_twice_is_the_same_byte_for_byte(tmp_path):
-    first = made(tmp_path / "first", PARTS)
-    assert made(tmp_path / "second", PARTS) == first
+    first = build_parts(tmp_path / "first", PARTS)
+    assert build_parts(tmp_path / "second", PARTS) == first
     subjects = {each["name"] for each in json.loads(first["provenance.intoto.json"])["subject"]}
     assert {f"{name}:{VERSION}" for name in (*CONTROLLERS, LAUNCHER)} <= subjects
     assert {f"{name}-{VERSION}.oci.tar" for name in (CONTROLLERS[0], LAUNCHER)} <= {*first}
@@ -77,30 +77,30 @@ def runs_alone(archive, folder, *arguments):
 
 
 def test_checksums_and_provenance_name_every_file(tmp_path):
-    files = made(tmp_path / "release", PARTS_WITHOUT_PACKAGES)
+    files = build_parts(tmp_path / "release", PARTS_WITHOUT_PACKAGES)
     check = ["sha256sum", "--check", "--strict", "--quiet", "SHA256SUMS"]
     subprocess.run(check, cwd=tmp_path / "release", check=True, timeout=20)
     listed = {line.split("  ")[1] for line in files["SHA256SUMS"].decode().splitlines()}
     assert listed == {*files} - {"SHA256SUMS"}
-    said = json.loads(files["provenance.intoto.json"])
-    subjects = {each["name"]: each["digest"]["sha256"] for each in said["subject"]}
+    statement = json.loads(files["provenance.intoto.json"])
+    subjects = {each["name"]: each["digest"]["sha256"] for each in statement["subject"]}
     assert {*subjects} == {*files} - {"SHA256SUMS", "provenance.intoto.json"} | {f"turnout:{VERSION}"}
     for name in {*subjects} & {*files}:
         assert subjects[name] == hashlib.sha256(files[name]).hexdigest()
-    assert said["predicateType"] == "https://slsa.dev/provenance/v1"
-    definition = said["predicate"]["buildDefinition"]
+    assert statement["predicateType"] == "https://slsa.dev/provenance/v1"
+    definition = statement["predicate"]["buildDefinition"]
     assert {"uri": f"git+{URL}", "digest": {"gitCommit": COMMIT}} in definition["resolvedDependencies"]
     locks = {each["name"] for each in definition["resolvedDependencies"] if "name" in each}
     assert {f"hack/locks/{name}" for name in LOCK_OF.values()} | {"hack/images/debian.lock"} <= locks
 
 
 def test_provenance_of_a_changed_tree_names_no_commit():
-    said = provenance.statement({"a": "0"}, {"lock": "1"}, "", VERSION, URL)
-    assert "gitCommit" not in json.dumps(said)
+    statement = provenance.statement({"a": "0"}, {"lock": "1"}, "", VERSION, URL)
+    assert "gitCommit" not in json.dumps(statement)
 
 
 def test_the_public_address_is_put_in_everywhere(tmp_path):
-    files = made(tmp_path / "release", PARTS_WITHOUT_PACKAGES)
+    files = build_parts(tmp_path / "release", PARTS_WITHOUT_PACKAGES)
     assert NO_ADDRESS.encode() not in files["SECURITY-INSIGHTS.yaml"]
     assert NO_ADDRESS not in krew.manifest(VERSION, URL, "0" * 64)
 
@@ -151,9 +151,9 @@ def test_artifact_hub_is_told_of_the_images_and_definitions_that_there_are():
     notes = chart.read_chart_yaml()["annotations"]
     images = {each["image"] for each in yaml.safe_load(notes["artifacthub.io/images"])}
     assert images == {f"{name}:{VERSION}" for name in CONTROLLERS}
-    told = {(each["name"], each["kind"], each["version"]) for each in yaml.safe_load(notes["artifacthub.io/crds"])}
+    kinds = {(each["name"], each["kind"], each["version"]) for each in yaml.safe_load(notes["artifacthub.io/crds"])}
     definitions = [yaml.safe_load(file.read_text()) for file in (ROOT / chart.CHART / "files/crds").iterdir()]
-    assert told == {
+    assert kinds == {
         (each["metadata"]["name"], each["spec"]["names"]["kind"], each["spec"]["versions"][0]["name"])
         for each in definitions
     }
@@ -176,10 +176,10 @@ REQUIRED = {
 
 
 def test_security_insights_has_what_the_specification_requires():
-    told = yaml.safe_load((ROOT / "SECURITY-INSIGHTS.yaml").read_text())
-    assert {*told} == {*REQUIRED}
+    document = yaml.safe_load((ROOT / "SECURITY-INSIGHTS.yaml").read_text())
+    assert {*document} == {*REQUIRED}
     for part, fields in REQUIRED.items():
-        assert fields <= {*told[part]}, part
-    assert {"url", "expression"} == {*told["repository"]["license"]}
-    assert "self" in told["repository"]["security"]["assessments"]
-    assert {"reports-accepted", "bug-bounty-available"} <= {*told["project"]["vulnerability-reporting"]}
+        assert fields <= {*document[part]}, part
+    assert {"url", "expression"} == {*document["repository"]["license"]}
+    assert "self" in document["repository"]["security"]["assessments"]
+    assert {"reports-accepted", "bug-bounty-available"} <= {*document["project"]["vulnerability-reporting"]}

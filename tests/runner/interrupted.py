@@ -53,14 +53,14 @@ def main(folder):
     with contextlib.suppress(subprocess.TimeoutExpired):
         run.wait(END_WITHIN_S)
     until(lambda: not others(), GONE_WITHIN_S)
-    told = {
+    report = {
         "began": bool(began) and all((folder / sign).exists() for sign in SIGNS),
         "code": run.returncode,
         "processes": others(),
         "memory": sorted(os.listdir("/dev/shm")),
         "log": (folder / "log").read_text(errors="replace")[-3000:],
     }
-    print(json.dumps(told))
+    print(json.dumps(report))
 
 
 if __name__ == "__main__":

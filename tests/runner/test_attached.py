@@ -29,9 +29,9 @@ def silent_server(folder):
 
     def answer(raw):
         with suppress(OSError), context.wrap_socket(raw, server_side=True) as link:
-            while (asked := link.recv(1 << 16)) and b"watch=1" not in asked:
+            while (request := link.recv(1 << 16)) and b"watch=1" not in request:
                 link.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(LIST), LIST))
-            if asked:
+            if request:
                 head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
                 link.sendall(b"%b%x\r\n%b\r\n" % (head, len(EVENT), EVENT))
                 over.wait()
@@ -61,8 +61,8 @@ async def follow(access):
             if word == "ADDED":
                 begun.release()
 
-    async with attached_cluster(access) as made:
-        watching = [asyncio.create_task(watch(made.api, f"/api/v1/kind-{at}")) for at in range(WATCHES)]
+    async with attached_cluster(access) as cluster:
+        watching = [asyncio.create_task(watch(cluster.api, f"/api/v1/kind-{at}")) for at in range(WATCHES)]
         for _ in watching:
             await begun.acquire()
         for each in watching:
@@ -72,8 +72,8 @@ async def follow(access):
 
 def test_watches_of_a_server_that_takes_no_leave_are_cut_off(tmp_path):
     gc.collect()
-    with silent_server(tmp_path) as access, warnings.catch_warnings(record=True) as told:
+    with silent_server(tmp_path) as access, warnings.catch_warnings(record=True) as warnings_issued:
         warnings.simplefilter("always")
         asyncio.run(follow(access))
         gc.collect()
-    assert [str(each.message) for each in told] == []
+    assert [str(each.message) for each in warnings_issued] == []

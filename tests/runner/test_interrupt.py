@@ -22,6 +22,6 @@ def test_ctrl_c_leaves_no_process_and_no_file_in_memory(tmp_path, control_plane)
     command = [*namespaces, sys.executable, SCRIPT, tmp_path]
     done = subprocess.run(command, capture_output=True, text=True, timeout=220, check=False)
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    assert told["began"], told["log"]
-    assert (told["code"], told["processes"], told["memory"]) == (2, [], []), told["log"]
+    report = json.loads(done.stdout)
+    assert report["began"], report["log"]
+    assert (report["code"], report["processes"], report["memory"]) == (2, [], []), report["log"]

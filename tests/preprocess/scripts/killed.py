@@ -90,21 +90,21 @@ def main() -> None:
         on_error=OnError.QUARANTINE,
     )
     points = run(options, None)
-    wanted = look(folder)
-    assert wanted["out_text_document.bin"] == in_child(lambda: corpus.reference([*documents, *documents[:9]])[0])
+    files_before = look(folder)
+    assert files_before["out_text_document.bin"] == in_child(lambda: corpus.reference([*documents, *documents[:9]])[0])
     killed = set()
     for point in range(1, points + 1):
-        for name in wanted:
+        for name in files_before:
             (folder / name).unlink(missing_ok=True)
         shutil.rmtree(folder / "out.shards", ignore_errors=True)
         kill_at: int | None = point
         while run(options, kill_at) is None:
             killed.add(kill_at)
             for name, content in look(folder).items():
-                assert content == wanted[name], f"{name} is torn after a kill at write {point}"
+                assert content == files_before[name], f"{name} is torn after a kill at write {point}"
             # The run that goes on is killed as well, now and then.
             kill_at = chance.randint(1, points) if chance.random() < 0.3 else None
-        assert look(folder) == wanted, f"another output after a kill at write {point}"
+        assert look(folder) == files_before, f"another output after a kill at write {point}"
         assert not (folder / "out.shards").exists()
     print(points, len(killed))
 
