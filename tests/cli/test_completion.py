@@ -43,9 +43,9 @@ def test_bash_completes(script, typed, offered):
 @pytest.mark.parametrize("shell", SHELLS)
 def test_every_shell_gets_a_script_that_names_the_verbs(shell, capsys):
     assert main(["completion", shell]) == 0
-    told = capsys.readouterr().out
+    script = capsys.readouterr().out
     verbs = ("local", "untaint", "queues", "top", "topology", "explain", "history", "simulate")
-    assert all(verb in told for verb in verbs)
+    assert all(verb in script for verb in verbs)
 
 
 def test_another_shell_is_usage(capsys):

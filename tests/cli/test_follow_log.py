@@ -17,18 +17,18 @@ RUNNING, OVER, WAITING = {"running": {}}, {"terminated": {"exitCode": 0}}, {"wai
 SUCCEEDED = {"conditions": [{"type": "Succeeded", "status": "True"}]}
 
 
-def pod(state, name="bert-worker-3", uid="u", restarts=0, made="2026-01-01T00:00:00Z", labels=LABELS):
-    meta = {"name": name, "uid": uid, "labels": labels, "creationTimestamp": made}
-    told = {"name": "pytorch", "restartCount": restarts, "state": state}
+def pod(state, name="bert-worker-3", uid="u", restarts=0, created="2026-01-01T00:00:00Z", labels=LABELS):
+    meta = {"name": name, "uid": uid, "labels": labels, "creationTimestamp": created}
+    container_status = {"name": "pytorch", "restartCount": restarts, "state": state}
     containers = [{"name": "proxy"}, {"name": "pytorch"}]
-    return {"metadata": meta, "spec": {"containers": containers}, "status": {"containerStatuses": [told]}}
+    return {"metadata": meta, "spec": {"containers": containers}, "status": {"containerStatuses": [container_status]}}
 
 
 class Scenes:
     """An API server whose next scene begins when the follower sleeps. A scene: job, pods, log or what is raised."""
 
     def __init__(self, *scenes):
-        self.scenes, self.asked = list(scenes), []
+        self.scenes, self.requests = list(scenes), []
 
     async def sleep(self, seconds):
         assert seconds > 0
@@ -36,8 +36,8 @@ class Scenes:
 
     async def get(self, path, params=None):
         if path.endswith("/log"):
-            whole = b"".join(self.scenes[0][2])
-            return b"".join(whole.splitlines(keepends=True)[-int(params.get("tailLines", "99")) :])
+            body = b"".join(self.scenes[0][2])
+            return b"".join(body.splitlines(keepends=True)[-int(params.get("tailLines", "99")) :])
         assert path == JOB
         if (job := self.scenes[0][0]) is None:
             raise NotFound("GET", path, 404, "gone")
@@ -49,7 +49,7 @@ class Scenes:
         yield msgspec.json.encode({"items": self.scenes[0][1]})
 
     async def stream(self, path, params):
-        self.asked.append((path.removeprefix(f"{PODS}/"), params))
+        self.requests.append((path.removeprefix(f"{PODS}/"), params))
         for piece in self.scenes[0][2]:
             if isinstance(piece, Exception):
                 raise piece
@@ -58,17 +58,17 @@ class Scenes:
 
 def followed(*scenes, **more):
     """Return what is shown, what is told beside it, and the server after it."""
-    server, shown, told = Scenes(*scenes), [], []
-    show, tell = shown.append, told.append
+    server, shown, messages = Scenes(*scenes), [], []
+    show, tell = shown.append, messages.append
     asyncio.run(LogFollower(server, server, KINDS["PyTorchJob"], JOB, PODS, 3, show, tell, **more).run())
-    return b"".join(shown).decode(), told, server
+    return b"".join(shown).decode(), messages, server
 
 
 BROKEN = Unreachable("GET", JOB, 0, "the answer broke off")
 
 
 @pytest.mark.parametrize(
-    ("scenes", "text", "tells"),
+    ("scenes", "text", "expected_messages"),
     [
         pytest.param(
             [({}, [pod(RUNNING)], [b"a", b"b"]), (SUCCEEDED, [pod(OVER)], [b"abc"])], "abc", 0, id="to its end"
@@ -89,7 +89,7 @@ BROKEN = Unreachable("GET", JOB, 0, "the answer broke off")
         pytest.param(
             [
                 ({}, [pod(OVER)], [b"a"]),
-                ({}, [pod(RUNNING, uid="v", made="2026-01-01T00:01:00Z"), pod(OVER)], [b"b"]),
+                ({}, [pod(RUNNING, uid="v", created="2026-01-01T00:01:00Z"), pod(OVER)], [b"b"]),
                 (SUCCEEDED, [pod(OVER, uid="v")], [b"bc"]),
             ],
             "abc",
@@ -138,16 +138,18 @@ BROKEN = Unreachable("GET", JOB, 0, "the answer broke off")
         ),
     ],
 )
-def test_it_shows(scenes, text, tells):
-    shown, told, _ = followed(*scenes)
-    assert (shown, len(told)) == (text, tells)
+def test_it_shows(scenes, text, expected_messages):
+    shown, messages, _ = followed(*scenes)
+    assert (shown, len(messages)) == (text, expected_messages)
 
 
 def test_it_reads_the_training_container_of_a_worker_and_nobody_elses():
-    master = pod(RUNNING, "bert-master-3", made="2027-01-01T00:00:00Z", labels={**LABELS, next(iter(LABELS)): "master"})
+    master = pod(
+        RUNNING, "bert-master-3", created="2027-01-01T00:00:00Z", labels={**LABELS, next(iter(LABELS)): "master"}
+    )
     _, _, server = followed(({}, [master, pod(RUNNING)], [b"a"]), (SUCCEEDED, [pod(OVER)], [b"a"]))
-    assert {path for path, _ in server.asked} == {"bert-worker-3/log"}
-    assert server.asked[0][1] == {"container": "pytorch", "follow": "true"}
+    assert {path for path, _ in server.requests} == {"bert-worker-3/log"}
+    assert server.requests[0][1] == {"container": "pytorch", "follow": "true"}
 
 
 def test_a_new_run_is_told_by_its_pod_and_number():
@@ -170,7 +172,7 @@ def test_another_container_is_followed_on_request():
     ended = pod(OVER)
     ended["status"]["phase"] = "Succeeded"
     _, _, server = followed((SUCCEEDED, [ended], [b"a"]), container="proxy")
-    assert server.asked[0][1]["container"] == "proxy"
+    assert server.requests[0][1]["container"] == "proxy"
 
 
 def test_a_container_that_the_pod_does_not_have_is_told():

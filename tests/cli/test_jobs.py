@@ -59,9 +59,9 @@ def test_a_job_is_a_line():
     status = {"replicaStatuses": {"Worker": {"active": 2, "restarts": 3}}, "phase": ""}
     raw = job(worker=role(4), status=status)
     raw["metadata"]["creationTimestamp"] = rfc3339(NOW_S - 5_400)
-    (row,) = told = rows(KINDS["PyTorchJob"], [raw], NOW_S)
+    (row,) = lines = rows(KINDS["PyTorchJob"], [raw], NOW_S)
     assert (row.running, row.replicas, row.restarts, row.age_s) == (2, 4, 3, 5_400)
-    line = text(listing(told), "table").split("\n")[1]
+    line = text(listing(lines), "table").split("\n")[1]
     assert line.split() == [
         "ns",
         "PyTorchJob",
@@ -71,7 +71,7 @@ def test_a_job_is_a_line():
         "3",
         "1h30m",
     ]
-    assert json.loads(text(listing(told), "json"))[0]["age_s"] == 5_400
+    assert json.loads(text(listing(lines), "json"))[0]["age_s"] == 5_400
     (refused,) = rows(KINDS["PyTorchJob"], [job()], NOW_S)
     assert text(listing([refused]), "table").split("\n")[1].split()[4] == "0/?"
 
@@ -109,8 +109,8 @@ def test_what_is_submitted_can_be_obeyed_and_suspended(kind):
     assert isinstance(view, ControlledJob), view
     assert not view.policy.suspended
     assert KINDS[kind].read(merged(raw, suspend_patch(kind, on=True))).policy.suspended
-    again = merged(merged(raw, suspend_patch(kind, on=True)), suspend_patch(kind, on=False))
-    assert not KINDS[kind].read(again).policy.suspended
+    resumed = merged(merged(raw, suspend_patch(kind, on=True)), suspend_patch(kind, on=False))
+    assert not KINDS[kind].read(resumed).policy.suspended
 
 
 @pytest.mark.parametrize(
@@ -166,9 +166,9 @@ def _served(crd):
 @pytest.mark.real
 @pytest.mark.asyncio(loop_scope="module")
 async def test_a_job_is_submitted_listed_described_and_suspended(turnout):
-    asked = ("--name", "bert", "--image", "train:1", "--workers", "2")
-    assert await turnout("submit", "--kind", "MSJob", *asked, "--", "python", "t.py") == "MSJob/default/bert is made\n"
-    assert "already exists" in await turnout("submit", "--kind", "MSJob", *asked, "--", "python", "t.py", code=1)
+    flags = ("--name", "bert", "--image", "train:1", "--workers", "2")
+    assert await turnout("submit", "--kind", "MSJob", *flags, "--", "python", "t.py") == "MSJob/default/bert is made\n"
+    assert "already exists" in await turnout("submit", "--kind", "MSJob", *flags, "--", "python", "t.py", code=1)
     assert "MSJob" in await turnout("jobs")
     (listed,) = json.loads(await turnout("jobs", "-n", "default", "-o", "json"))
     assert (listed["name"], listed["replicas"], listed["state"]) == ("bert", 3, "New")

@@ -41,10 +41,10 @@ def turnout(tmp_path):
 
 
 def test_it_comes_up_tells_how_it_is_and_goes(turnout, tmp_path):
-    told = turnout("local", "up", "--nodes", "3", "--gpus", "4")
+    output = turnout("local", "up", "--nodes", "3", "--gpus", "4")
     kubeconfig = tmp_path / "turnout/local/kubeconfig"
-    assert f"export KUBECONFIG={kubeconfig}" in told
-    assert "3 nodes, 4 GPUs each" in told
+    assert f"export KUBECONFIG={kubeconfig}" in output
+    assert "3 nodes, 4 GPUs each" in output
     assert kubeconfig.stat().st_mode & 0o077 == 0 or kubeconfig.parent.stat().st_mode & 0o077 == 0
     assert "runs already" in turnout("local", "up", code=1)
     status = turnout("local", "status")
@@ -78,9 +78,9 @@ spec:
 @pytest.mark.real
 @pytest.mark.parametrize("flags", [(), ("--real",)], ids=["embedded", "real"])
 def test_pods_are_processes_on_either_kind_of_api(turnout, tmp_path, flags):
-    told = turnout("local", "up", "--nodes", "3", "--gpus", "2", "--processes", *flags)
-    assert "run their commands as processes" in told
-    assert ("on a real control plane" in told) is bool(flags)
+    output = turnout("local", "up", "--nodes", "3", "--gpus", "2", "--processes", *flags)
+    assert "run their commands as processes" in output
+    assert ("on a real control plane" in output) is bool(flags)
     kubeconfig = tmp_path / "turnout/local/kubeconfig"
 
     def kubectl(*args, stdin=None):
@@ -105,8 +105,8 @@ def a_worker_of_a_job_is_read_by_its_rank(kubectl, turnout, kubeconfig, folder):
     kubectl("apply", "-f", str(HERE / "deploy/crds/pytorchjobs.kubeflow.org.yaml"))
     kubectl("wait", "--for=condition=Established", "crd/pytorchjobs.kubeflow.org", "--timeout=20s")
     job = {"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "metadata": {"name": "bert"}}
-    again = "echo rank one; [ -e again ] || { touch again; exit 1; }"
-    container = {"name": "pytorch", "image": "i", "command": ["sh", "-c", again.replace("again", f"{folder}/again")]}
+    script = "echo rank one; [ -e again ] || { touch again; exit 1; }"
+    container = {"name": "pytorch", "image": "i", "command": ["sh", "-c", script.replace("again", f"{folder}/again")]}
     template = {"spec": {"containers": [container]}}
     spec = {"pytorchReplicaSpecs": {"Worker": {"template": template}}}
     kubectl("create", "-f", "-", stdin=json.dumps({**job, "spec": spec}))
@@ -154,21 +154,21 @@ def test_a_number_out_of_bounds_is_usage(turnout, flags):
 
 
 def test_a_port_that_is_taken_is_told(turnout):
-    told = turnout("local", "up", "--nodes", "1", "--no-extender")
-    port = told.split("http://127.0.0.1:")[1].split(";")[0]
-    told = turnout("local", "up", "--nodes", "1", "--no-extender", "--port", port, code=1, home="other")
-    assert f"cannot listen on port {port}: Address already in use" in told
+    output = turnout("local", "up", "--nodes", "1", "--no-extender")
+    port = output.split("http://127.0.0.1:")[1].split(";")[0]
+    output = turnout("local", "up", "--nodes", "1", "--no-extender", "--port", port, code=1, home="other")
+    assert f"cannot listen on port {port}: Address already in use" in output
 
 
 async def fails():
     raise KeyError("bert")
 
 
-async def stands(file, record):
+async def check_record(file, record):
     """Run a local cluster that others can find, of which a part fails."""
-    async with asyncio.timeout(60), local_cluster() as made:
-        made.background.start(fails())
-        await announce_until_stopped(made, file, record, asyncio.Event())
+    async with asyncio.timeout(60), local_cluster() as cluster:
+        cluster.background.start(fails())
+        await announce_until_stopped(cluster, file, record, asyncio.Event())
 
 
 @pytest.mark.asyncio
@@ -176,7 +176,7 @@ async def test_a_local_cluster_of_which_a_part_fails_is_up_no_more_and_says_why(
     folder = tmp_path / "turnout/local"
     folder.mkdir(parents=True)
     with pytest.raises(KeyError):
-        await stands(
+        await check_record(
             folder / STATE_FILE,
             ClusterRecord(os.getpid(), process_start_ticks(os.getpid()), "http://127.0.0.1:9", 1, 8),
         )

@@ -25,25 +25,27 @@ def nodes(cluster):
 @pytest.fixture
 def cluster():
     """n3 is tainted, n5 suspected, n7 tainted by hand, n9 bears what is no record."""
-    made = Cluster(10, min_namespaces=2).says("a-3", "n3", team="a", **WHY).says("b-3", "n3", team="b", **WHY)
-    made.says("a-5", "n5", team="a", **WHY).look()
-    made.tainted.add("n7")
-    made.notes["n9"] = {labels.NODE_RECORD: "[]"}
-    return made
+    reporting_cluster = (
+        Cluster(10, min_namespaces=2).says("a-3", "n3", team="a", **WHY).says("b-3", "n3", team="b", **WHY)
+    )
+    reporting_cluster.says("a-5", "n5", team="a", **WHY).look()
+    reporting_cluster.tainted.add("n7")
+    reporting_cluster.notes["n9"] = {labels.NODE_RECORD: "[]"}
+    return reporting_cluster
 
 
 def test_who_is_tainted_stands_first_with_whose_word_it_is(cluster):
-    told = rows(nodes(cluster), labels.FAULTY)
-    assert [(row.node, row.state, row.times) for row in told] == [
+    table = rows(nodes(cluster), labels.FAULTY)
+    assert [(row.node, row.state, row.times) for row in table] == [
         ("n3", "tainted", 1), ("n7", "tainted by hand", 0), ("n5", "suspected", 0), ("n9", "unreadable", 0),
     ]  # fmt: skip
-    (first, *_), (head, line, *more) = told, text(listing(told), "table").split("\n")
+    (first, *_), (head, line, *more) = table, text(listing(table), "table").split("\n")
     assert (first.reason, first.evidence) == (WHY["cause"], WHY["why"])
     assert (first.since, first.until) == ("2027-01-15T08:00:00Z", "2027-01-15T09:00:00Z")
     assert head.split() == ["NODE", "STATE", "SINCE", "UNTIL", "TIMES", "WHY"]
     assert "network_failed: failed with w1 and with w2 — reported by a/a-3, b/b-3; decided by w0" in line
     assert len(more) == 3
-    assert json.loads(text(listing(told), "json"))[0]["pods"] == ["a/a-3", "b/b-3"]
+    assert json.loads(text(listing(table), "json"))[0]["pods"] == ["a/a-3", "b/b-3"]
 
 
 def test_where_nothing_is_wrong_it_says_so():
@@ -75,15 +77,15 @@ async def test_what_is_freed_stays_free_whatever_pods_said_before(cluster, node)
 
 
 @pytest.mark.parametrize(
-    ("node", "said"),
+    ("node", "message"),
     [
         pytest.param("n0", "node n0 has no taint turnout.dev/faulty$", id="a node that nobody accused"),
         pytest.param("n5", "it is suspected", id="one that is only suspected"),
         pytest.param("n9", "node n9 has no taint", id="one with an unreadable record"),
     ],
 )
-def test_there_is_nothing_to_free(cluster, node, said):
-    with pytest.raises(NotTainted, match=said):
+def test_there_is_nothing_to_free(cluster, node, message):
+    with pytest.raises(NotTainted, match=message):
         without_taint(Api(cluster).nodes[node], labels.FAULTY, cluster.now_s)
 
 
@@ -93,8 +95,8 @@ def test_a_taint_of_another_key_is_another_matter(cluster):
 
 def test_a_record_of_the_future_is_not_forgotten(cluster):
     (raw,) = (each for each in nodes(cluster) if each["metadata"]["name"] == "n3")
-    heard = utc_datetime(cluster.now_s + 50)
-    record = model.Record(FaultState.TAINTED, heard, heard)
+    future_time = utc_datetime(cluster.now_s + 50)
+    record = model.Record(FaultState.TAINTED, future_time, future_time)
     raw["metadata"]["annotations"][labels.NODE_RECORD] = model.record_text(record)
     note = without_taint(raw, labels.FAULTY, cluster.now_s)["metadata"]["annotations"][labels.NODE_RECORD]
-    assert model.read_record(note).handled_until == heard
+    assert model.read_record(note).handled_until == future_time

@@ -57,10 +57,10 @@ def test_what_is_written_on_a_job_is_what_the_autoscaler_reads():
     assert write.path == "/apis/batch/v1/namespaces/ns/jobs/j"
 
 
-@pytest.mark.parametrize("standing", list(AdminOverride))
-def test_what_is_written_of_all_is_what_the_autoscaler_reads(standing):
-    write = override_patch("ns/name", standing)
-    assert read_admin_override(write.body["data"]) == (standing, None)
+@pytest.mark.parametrize("policy_names", list(AdminOverride))
+def test_what_is_written_of_all_is_what_the_autoscaler_reads(policy_names):
+    write = override_patch("ns/name", policy_names)
+    assert read_admin_override(write.body["data"]) == (policy_names, None)
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_a_command_line_that_says_two_things_is_refused(argv):
 
 
 @pytest.mark.parametrize(
-    ("argv", "said"),
+    ("argv", "message"),
     [
         (["pause", "Job/ns/j", "--release"], "--release goes with --all"),
         (["pause", "--all", "--only", "grow"], "--only goes with one job"),
@@ -87,15 +87,15 @@ def test_a_command_line_that_says_two_things_is_refused(argv):
         (["pause", "--all", "--for", "soon"], "must be a duration"),
     ],
 )
-def test_what_makes_no_sense_is_told(argv, said, capsys):
+def test_what_makes_no_sense_is_told(argv, message, capsys):
     assert main(argv) == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 @pytest_asyncio.fixture
 async def cluster(tmp_path):
-    async with local_cluster_with_jobs(tmp_path) as made:
-        yield made
+    async with local_cluster_with_jobs(tmp_path) as local_cluster:
+        yield local_cluster
 
 
 @pytest.mark.slow

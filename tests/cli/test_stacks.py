@@ -79,7 +79,7 @@ def test_merged_again_the_files_are_the_same(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("names", "said"),
+    ("names", "message"),
     [
         pytest.param([], "no RANK-WORLD.stacktrace file", id="an empty folder"),
         pytest.param(["notes.txt", "1-2.stacktrace"], "no RANK-WORLD.stacktrace file", id="only files of others"),
@@ -89,12 +89,12 @@ def test_merged_again_the_files_are_the_same(tmp_path):
         pytest.param(["00000-99999.stacktrace"], "no such rank or world", id="a world that is too large"),
     ],
 )
-def test_a_folder_that_is_wrong_fails_with_a_word_that_helps(names, said, tmp_path, capsys):
+def test_a_folder_that_is_wrong_fails_with_a_word_that_helps(names, message, tmp_path, capsys):
     for name in names:
         (tmp_path / name).write_text(standing_in("wait"))
     assert main(["stacks", "--path", str(tmp_path)]) == 1
     printed = capsys.readouterr()
-    assert said in printed.err
+    assert message in printed.err
     assert not printed.out
     assert files(tmp_path) == [name for name in names if not name.endswith(".stacktrace")]
 

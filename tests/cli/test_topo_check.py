@@ -21,7 +21,7 @@ YAML = "fabric:\n  spine-1:\n    leaf-1: gpu[001-008]\n    leaf-2: gpu[009-016]\
 
 
 @pytest.mark.parametrize(
-    ("text", "code", "said"),
+    ("text", "code", "message"),
     [
         pytest.param(GOOD, 0, ["3 hosts under 2 leaf switches, 2 tiers"], id="a right text"),
         pytest.param(YAML, 0, ["16 hosts under 2 leaf switches, 2 tiers"], id="our YAML form"),
@@ -35,14 +35,14 @@ YAML = "fabric:\n  spine-1:\n    leaf-1: gpu[001-008]\n    leaf-2: gpu[009-016]\
         pytest.param(CONFIGMAP, 3, ["map:2: ", "1 fault;"], id="a whole ConfigMap"),
     ],
 )
-def test_check(text, code, said, tmp_path, capsys):
+def test_check(text, code, message, tmp_path, capsys):
     (tmp_path / "map").write_text(text)
     assert main(["topology", "check", str(tmp_path / "map")]) == code
     printed = capsys.readouterr()
-    told = printed.err if code else printed.out
+    output = printed.err if code else printed.out
     assert not (printed.out if code else printed.err)
-    for part in said:
-        assert part in told
+    for part in message:
+        assert part in output
 
 
 def test_stdin():

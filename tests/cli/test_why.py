@@ -26,7 +26,7 @@ from turnout.kube.reasons import AUTOSCALER
 SOON = {"created": "1970-01-12T13:43:40Z"}  # three minutes before now
 
 
-def told(name, at, policy=POLICY):
+def explanation_text(name, at, policy=POLICY):
     """Title and text by what it is about."""
     steps = decide(at, policy, NOW_S)
     key = JobKey("Job", "ns", name)
@@ -75,7 +75,7 @@ WORLDS = {
 @pytest.mark.contract("XD-07")
 @pytest.mark.parametrize("reason", WORLDS, ids=lambda reason: reason.value)
 def test_every_reason_is_told_with_its_sentence_and_what_its_owner_can_do(reason):
-    head, text = told("a", WORLDS[reason])
+    head, text = explanation_text("a", WORLDS[reason])
     assert head.endswith(f": {reason.value}")
     assert AUTOSCALER[reason.value].means in text["decision"]
     assert text["next"] == AUTOSCALER[reason.value].next
@@ -85,8 +85,8 @@ def test_every_reason_is_told_with_its_sentence_and_what_its_owner_can_do(reason
 
 def test_the_reasons_that_no_world_here_shows_are_an_admins():
     assert set(Reason) - WORLDS.keys() == {Reason.HEADROOM_KEPT, Reason.ALL_PAUSED, Reason.RELEASED}
-    kept = replace(POLICY, headroom={GPU: 2})
-    _, text = told("a", world([2], A), kept)
+    policy = replace(POLICY, headroom={GPU: 2})
+    _, text = explanation_text("a", world([2], A), policy)
     assert "2 kept free" in text["queue"]
     assert AUTOSCALER[Reason.HEADROOM_KEPT.value].means in text["decision"]
 
@@ -94,7 +94,7 @@ def test_the_reasons_that_no_world_here_shows_are_an_admins():
 def test_a_waiting_job_reads_from_its_queue_to_its_start():
     lent = seen(job("a", minimum=6, maximum=8, replicas=8, **SOON), [0] * 8)
     at = world([8], lent, seen(job("b", minimum=3, maximum=3, **SOON)), queues={"q": {"limit": 8, "deserved": 5}})
-    head, text = told("b", at)
+    head, text = explanation_text("b", at)
     assert head == "Job/ns/b has waited for 3 min: NeedsMore"
     assert text["queue"] == "q: 8 of 8 GPUs used, 0 free, 5 its own, so 3 borrowed"
     assert text["held by"] == "Job/ns/a (6 + 2 elastic)"
@@ -105,7 +105,9 @@ def test_a_waiting_job_reads_from_its_queue_to_its_start():
 
 
 def test_a_running_job_reads_what_it_has_and_what_comes_next():
-    head, text = told("a", world([8], seen(job("a", minimum=1, maximum=4, replicas=2, resized_s=NOW_S - 300), [0, 0])))
+    head, text = explanation_text(
+        "a", world([8], seen(job("a", minimum=1, maximum=4, replicas=2, resized_s=NOW_S - 300), [0, 0]))
+    )
     assert head == "Job/ns/a has run for 5 s: Cooldown"
     assert text["size"] == "2 workers of 1 to 4, 1 of them elastic; the next size is 3"
     assert "5 min of its cooldown are left" in text["balance"]
@@ -113,20 +115,20 @@ def test_a_running_job_reads_what_it_has_and_what_comes_next():
 
 
 def test_a_job_applied_again_reads_that_this_bounds_nothing():
-    made = job("a", minimum=2, maximum=8, replicas=2, resized_s=NOW_S - 60, reapplied_size=6)
-    _, text = told("a", world([8], seen(made, [0, 0])))
+    resized_job = job("a", minimum=2, maximum=8, replicas=2, resized_s=NOW_S - 60, reapplied_size=6)
+    _, text = explanation_text("a", world([8], seen(resized_job, [0, 0])))
     assert text["size"].endswith("; its object was applied again as it was submitted, which took it from 6 to 2")
 
 
 def test_a_job_scaled_by_hand_reads_until_when_that_bounds_it():
-    made = job("a", minimum=2, maximum=8, replicas=4, wanted_workers=4)
-    head, text = told("a", world([8], seen(made, [0] * 4)))
+    scaled_job = job("a", minimum=2, maximum=8, replicas=4, wanted_workers=4)
+    head, text = explanation_text("a", world([8], seen(scaled_job, [0] * 4)))
     assert head.endswith(": AtMax")
     assert "somebody has set 4 by hand, its most until turnout.dev/wish-workers is taken away" in text["size"]
 
 
 def test_one_that_could_not_start_even_on_an_empty_cluster_is_told_so():
-    _, text = told("b", world([8], LENT, seen(job("b", minimum=20, maximum=20))))
+    _, text = explanation_text("b", world([8], LENT, seen(job("b", minimum=20, maximum=20))))
     assert "not more than 8 would fit if every job were gone" in text["gang"]
     assert text["start"].startswith("not known")
 
@@ -152,13 +154,16 @@ def test_times_are_told_as_people_say_them(s, text):
 
 
 def test_what_its_controller_waits_for_goes_before_the_autoscalers_advice():
-    told = [("room", "enough"), ("next", "wait")]
-    assert with_controller_report(told, "it is suspended", "resume it") == [
+    explanation_text = [("room", "enough"), ("next", "wait")]
+    assert with_controller_report(explanation_text, "it is suspended", "resume it") == [
         ("controller", "it is suspended"),
         ("room", "enough"),
         ("next", "resume it"),
     ]
-    assert with_controller_report(told, "2 of 2 pods run", "") == [("controller", "2 of 2 pods run"), *told]
+    assert with_controller_report(explanation_text, "2 of 2 pods run", "") == [
+        ("controller", "2 of 2 pods run"),
+        *explanation_text,
+    ]
 
 
 KEYS = [
@@ -172,7 +177,7 @@ KEYS = [
 
 
 @pytest.mark.parametrize(
-    ("wanted", "namespace", "found"),
+    ("query", "namespace", "found"),
     [
         ("PyTorchJob/x/a", "z", KEYS[1]),
         ("pytorchjobs/x/bert", "z", KEYS[2]),
@@ -187,13 +192,13 @@ KEYS = [
         ("Pod/x/Job/lone", "z", KEYS[5]),
     ],
 )
-def test_a_job_is_meant_by_as_much_of_its_name_as_is_needed(wanted, namespace, found):
-    name = read(wanted, known_words())
+def test_a_job_is_meant_by_as_much_of_its_name_as_is_needed(query, namespace, found):
+    name = read(query, known_words())
     assert resolve_job(name._replace(namespace=name.namespace or namespace), KEYS) == found
 
 
 @pytest.mark.parametrize(
-    ("wanted", "says"),
+    ("query", "says"),
     [
         ("a", "'a' may be Job/x/a or PyTorchJob/x/a: say which"),
         ("berth", "there is no job 'berth' in namespace x; did you mean PyTorchJob/x/bert, VolcanoJob/y/bert?"),
@@ -201,14 +206,14 @@ def test_a_job_is_meant_by_as_much_of_its_name_as_is_needed(wanted, namespace, f
         ("zzz", "there is no job 'zzz' in namespace x; there are 6 jobs in all"),
     ],
 )
-def test_a_name_that_means_none_or_several_says_which_there_are(wanted, says):
+def test_a_name_that_means_none_or_several_says_which_there_are(query, says):
     with pytest.raises(NoSuchJob) as error:
-        resolve_job(read(wanted, known_words())._replace(namespace="x"), KEYS)
+        resolve_job(read(query, known_words())._replace(namespace="x"), KEYS)
     assert says in str(error.value)
 
 
 @pytest.mark.parametrize(
-    ("wanted", "says"),
+    ("query", "says"),
     [
         pytest.param("cronjob/a", "'cronjob' is no kind of job here; those are", id="an unknown kind"),
         pytest.param("trainjobs.trainer.kubeflow.org/a", "a TrainJob is never resized", id="a kind of fixed size"),
@@ -218,7 +223,7 @@ def test_a_name_that_means_none_or_several_says_which_there_are(wanted, says):
         pytest.param("Job/Team A/a", "cannot be a namespace", id="a namespace that cannot be"),
     ],
 )
-def test_a_text_that_cannot_be_a_name_is_another_error_than_a_missing_job(wanted, says):
+def test_a_text_that_cannot_be_a_name_is_another_error_than_a_missing_job(query, says):
     with pytest.raises(BadJobName) as error:
-        read(wanted, known_words())
+        read(query, known_words())
     assert says in str(error.value)

@@ -44,8 +44,8 @@ async def turnout(*args):
 
 @pytest_asyncio.fixture
 async def cluster(tmp_path):
-    async with local_cluster_with_jobs(tmp_path) as made:
-        yield made
+    async with local_cluster_with_jobs(tmp_path) as local_cluster:
+        yield local_cluster
 
 
 @pytest.mark.asyncio
@@ -143,13 +143,13 @@ async def test_usage_reads_the_decision_log_of_an_autoscaler_that_ended(cluster,
 
 def kubeconfig(folder, server):
     """A file that leads to an API server."""
-    told = {
+    config = {
         "clusters": [{"name": "c", "cluster": {"server": server}}],
         "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
         "users": [{"name": "u", "user": {}}],
         "current-context": "c",
     }
-    (folder / "config").write_text(json.dumps(told))
+    (folder / "config").write_text(json.dumps(config))
     return folder / "config"
 
 
@@ -189,7 +189,7 @@ async def test_every_right_that_is_missing_is_named_as_kubectl_takes_it(server):
     assert complaint.count("\n") == 1
 
 
-def gang(name, there, minimum=4, node="", why=""):
+def gang(name, member_count, minimum=4, node="", why=""):
     """The pods of a bare gang, as an API server lists them."""
     notes = {labels.KOORD_NAME: name, labels.KOORD_MIN: str(minimum)}
     asks = {GPU: "1"}
@@ -206,7 +206,7 @@ def gang(name, there, minimum=4, node="", why=""):
             "spec": {"nodeName": node, "containers": [{"name": "m", "resources": {"requests": asks, "limits": asks}}]},
             "status": {"phase": "Pending", "conditions": refused if why else []},
         }
-        for at in range(there)
+        for at in range(member_count)
     ]
 
 
@@ -238,9 +238,9 @@ async def test_who_sees_one_namespace_is_told_what_it_shows_and_what_not(served)
     assert "decision" not in text
 
     code, out, _ = await turnout("why", "Pod/team-a/bert", "-o", "json", "--kubeconfig", config)
-    told = json.loads(out)
-    assert (code, told["pods"], told["placed_pods"], told["min_workers"]) == (0, 2, 0, 4)
-    assert "nodes" in told["missing"]
+    document = json.loads(out)
+    assert (code, document["pods"], document["placed_pods"], document["min_workers"]) == (0, 2, 0, 4)
+    assert "nodes" in document["missing"]
 
 
 @pytest.mark.asyncio
@@ -286,9 +286,9 @@ async def test_how_a_job_stands_with_its_controller_is_told(served):
     items["/api/v1/namespaces/team-a/events"] = [{**event, "involvedObject": {"uid": "u"}}]
     torch_job(items, status={"conditions": [quota]})
     code, out, _ = await turnout("why", "PyTorchJob/team-a/bert", "-o", "json", "--kubeconfig", config)
-    told = json.loads(out)["controller"]
-    assert told["text"].endswith("exceeded quota")
-    assert told["next"].startswith("kubectl describe quota -n team-a")
+    controller = json.loads(out)["controller"]
+    assert controller["text"].endswith("exceeded quota")
+    assert controller["next"].startswith("kubectl describe quota -n team-a")
 
     failed = {"type": "Failed", "status": "True", "message": "spec.x is wrong", "reason": "PyTorchJobFailed"}
     torch_job(items, status={"conditions": [quota, failed]})

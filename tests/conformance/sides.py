@@ -26,11 +26,11 @@ PATIENCE_S = 15.0
 
 
 class Side:
-    """One of the two servers, asked in a namespace of its own. `told` is the transcript."""
+    """One of the two servers, asked in a namespace of its own. `transcript`: of all requests."""
 
     def __init__(self, session, url, namespace):
         self.session, self.url, self.namespace = session, url, namespace
-        self.told = []
+        self.transcript = []
 
     def path(self, plural, name="", part="", group=""):
         """The path of a namespaced resource."""
@@ -40,24 +40,24 @@ class Side:
     async def ask(self, method, path, body=None, kind=JSON, **query):
         """Make one call and note it; (code, body)."""
         code, answer = await self.peek(method, path, body, kind, **query)
-        self.told.append((method, self._plain(path), code, self.common(answer)))
+        self.transcript.append((method, self._plain(path), code, self.common(answer)))
         return code, answer
 
     async def peek(self, method, path, body=None, kind=JSON, **query):
         """Make one call that is not part of the transcript."""
         sent = None if body is None else json.dumps(body)
         headers = {"Content-Type": kind, "User-Agent": "conformance/1"}
-        async with self.session.request(method, self.url + path, data=sent, headers=headers, params=query) as got:
-            text = await got.text()
-        return got.status, json.loads(text) if text.startswith(("{", "[")) else text
+        async with self.session.request(method, self.url + path, data=sent, headers=headers, params=query) as response:
+            text = await response.text()
+        return response.status, json.loads(text) if text.startswith(("{", "[")) else text
 
-    async def until(self, path, seen, within_s=PATIENCE_S):
+    async def until(self, path, condition, within_s=PATIENCE_S):
         """Ask again and again until `seen(code, body)`, and note that answer."""
         async with asyncio.timeout(within_s):
             while True:
                 code, answer = await self.peek("GET", path)
-                if seen(code, answer):
-                    self.told.append(("UNTIL", self._plain(path), code, self.common(answer)))
+                if condition(code, answer):
+                    self.transcript.append(("UNTIL", self._plain(path), code, self.common(answer)))
                     return answer
                 await asyncio.sleep(0.05)
 
@@ -65,21 +65,21 @@ class Side:
         """The first `lines` events of a watch, noted; `do` is called once it is open."""
         events = []
         async with asyncio.timeout(PATIENCE_S):
-            async with self.session.get(self.url + path, params={"watch": "1", **query}) as got:
-                if got.status != 200:
-                    self.told.append(
-                        ("WATCH", self._plain(path), got.status, self.common(json.loads(await got.text())))
+            async with self.session.get(self.url + path, params={"watch": "1", **query}) as response:
+                if response.status != 200:
+                    self.transcript.append(
+                        ("WATCH", self._plain(path), response.status, self.common(json.loads(await response.text())))
                     )
                     return []
                 if do is not None:
                     await do()
-                async for line in got.content:
+                async for line in response.content:
                     events.append(json.loads(line))
                     if len(events) == lines:
-                        got.connection.transport.abort()
+                        response.connection.transport.abort()
                         break
         shown = [(event["type"], self.common(event["object"])) for event in events]
-        self.told.append(("WATCH", self._plain(path), 200, shown))
+        self.transcript.append(("WATCH", self._plain(path), 200, shown))
         return events
 
     def common(self, value):
@@ -120,26 +120,29 @@ class Both:
         """Tell a story on both, and compare every answer, one by one."""
         for side in self.sides.values():
             await story(side)
-        ours, theirs = (self.sides[name].told for name in ("embedded", "real"))
+        ours, theirs = (self.sides[name].transcript for name in ("embedded", "real"))
         for at, (mine, real) in enumerate(zip(ours, theirs, strict=False)):
-            apart = list(differences(mine, real))
-            assert not apart, f"answer {at + 1} of {len(theirs)}, of {real[0]} {real[1]}:\n" + "\n".join(apart)
+            faults = list(differences(mine, real))
+            assert not faults, f"answer {at + 1} of {len(theirs)}, of {real[0]} {real[1]}:\n" + "\n".join(faults)
         assert len(ours) == len(theirs)
 
 
 @asynccontextmanager
 async def opened(url, namespace, trust=None, **session):
     """A side with a fresh namespace. trust: in whose certificates."""
-    async with Connections() as made, aiohttp.ClientSession(connector=connector(made, trust), **session) as client:
+    async with (
+        Connections() as connections,
+        aiohttp.ClientSession(connector=connector(connections, trust), **session) as client,
+    ):
         side = Side(client, url, namespace)
         code, answer = await side.peek("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}})
         assert code == 201, answer
         yield side
 
 
-def connector(made, trust):
+def connector(connections, trust):
     """A connection a request: nothing that one has left behind meets the next."""
-    return aiohttp.TCPConnector(ssl=trust or True, force_close=True, socket_factory=made)
+    return aiohttp.TCPConnector(ssl=trust or True, force_close=True, socket_factory=connections)
 
 
 def pod(name, **more):

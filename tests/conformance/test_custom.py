@@ -46,8 +46,8 @@ def definition(group, schema=SCHEMA):
 
 
 def established(code, crd):
-    told = crd.get("status", {}).get("conditions") or ()
-    return any(c["type"] == "Established" and c["status"] == "True" for c in told)
+    conditions = crd.get("status", {}).get("conditions") or ()
+    return any(c["type"] == "Established" and c["status"] == "True" for c in conditions)
 
 
 async def applied(side):
@@ -64,7 +64,7 @@ async def applied(side):
     raise AssertionError("it is never served")
 
 
-def made(group, **more):
+def raw_definition(group, **more):
     """A Thing, which says what it is: the API server wants that of kinds that are not its own."""
     return {"apiVersion": f"{group}/v1", "kind": "Thing", "metadata": {"name": "a"}, **more}
 
@@ -98,7 +98,7 @@ THINGS = [
 async def test_objects_of_a_crd(both, thing):
     async def story(side):
         group = await applied(side)
-        await side.ask("POST", side.path("things", group=f"{group}/v1"), made(group, **thing))
+        await side.ask("POST", side.path("things", group=f"{group}/v1"), raw_definition(group, **thing))
 
     await both.agree(story)
 
@@ -131,10 +131,10 @@ async def test_the_faults_of_an_object_are_told_in_the_same_words(both):
     async def story(side):
         group = await applied(side)
         for spec in FAULTS_OF_A_SPEC:
-            thing = made(group, spec=spec, metadata={"generateName": "a-"})
+            thing = raw_definition(group, spec=spec, metadata={"generateName": "a-"})
             code, answer = await side.peek("POST", side.path("things", group=f"{group}/v1"), thing)
             faults = answer.get("message", "").partition(" is invalid: ")[2]
-            side.told.append((str(spec), "", code, faults))
+            side.transcript.append((str(spec), "", code, faults))
 
     await both.agree(story)
 
@@ -142,19 +142,21 @@ async def test_the_faults_of_an_object_are_told_in_the_same_words(both):
 async def test_writing_to_them(both):
     async def story(side):
         group = await applied(side)
-        here = side.path("things", "a", group=f"{group}/v1")
-        _, first = await side.ask("POST", side.path("things", group=f"{group}/v1"), made(group, spec={"size": 1}))
-        await side.ask("PATCH", here, {"spec": {"size": 2}}, MERGE)
-        await side.ask("PATCH", here, {"spec": {"size": 2}}, STRATEGIC)
-        await side.ask("PUT", here, made(group, spec={"size": 4}))  # without a version
-        await side.ask("PUT", here, first)
-        await side.ask(
-            "PATCH", here + "/status", {"status": {"replicas": 1, "selector": "a=b"}, "spec": {"size": 9}}, MERGE
+        path = side.path("things", "a", group=f"{group}/v1")
+        _, first = await side.ask(
+            "POST", side.path("things", group=f"{group}/v1"), raw_definition(group, spec={"size": 1})
         )
-        await side.ask("GET", here + "/scale")
-        await side.ask("PATCH", here + "/scale", {"spec": {"replicas": 5}}, MERGE)
-        await side.ask("PATCH", here + "/scale", {"spec": {"replicas": 50}}, MERGE)
-        await side.ask("GET", here)
+        await side.ask("PATCH", path, {"spec": {"size": 2}}, MERGE)
+        await side.ask("PATCH", path, {"spec": {"size": 2}}, STRATEGIC)
+        await side.ask("PUT", path, raw_definition(group, spec={"size": 4}))  # without a version
+        await side.ask("PUT", path, first)
+        await side.ask(
+            "PATCH", path + "/status", {"status": {"replicas": 1, "selector": "a=b"}, "spec": {"size": 9}}, MERGE
+        )
+        await side.ask("GET", path + "/scale")
+        await side.ask("PATCH", path + "/scale", {"spec": {"replicas": 5}}, MERGE)
+        await side.ask("PATCH", path + "/scale", {"spec": {"replicas": 50}}, MERGE)
+        await side.ask("GET", path)
 
     await both.agree(story)
 
@@ -167,7 +169,7 @@ async def test_a_kind_goes_with_its_crd(both):
         things = side.path("things", group=f"{side.namespace}.example.com/v1")
         await side.ask("GET", things)
         group = await applied(side)
-        await side.peek("POST", things, made(group, spec={"size": 1}))
+        await side.peek("POST", things, raw_definition(group, spec={"size": 1}))
         await side.peek("DELETE", f"{CRDS}/things.{group}")
         await side.until(f"{CRDS}/things.{group}", unserved)
         await side.until(things, unserved)

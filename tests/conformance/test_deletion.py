@@ -7,7 +7,7 @@ from tests.conformance.sides import MERGE, config_map, pod
 pytestmark = [pytest.mark.real, pytest.mark.asyncio]
 
 
-def gone(code, answer):
+def is_deleted(code, answer):
     return code == 404
 
 
@@ -30,10 +30,10 @@ async def test_a_bound_pod_has_its_grace_and_an_unbound_one_goes_at_once(both):
         await side.ask("DELETE", side.path("pods", "free"))
         await side.ask("GET", side.path("pods", "free"))
         _, answer = await side.ask("DELETE", side.path("pods", "bound"))
-        side.told.append(deleting(answer))
+        side.transcript.append(deleting(answer))
         for grace_s in (60, 5, 0):  # a later wish only shortens
             _, answer = await side.ask("DELETE", side.path("pods", "bound"), {"gracePeriodSeconds": grace_s})
-            side.told.append(deleting(answer))
+            side.transcript.append(deleting(answer))
         await side.ask("GET", side.path("pods", "bound"))
 
     await both.agree(story)
@@ -52,26 +52,26 @@ async def test_a_pod_that_has_ended_needs_no_grace(both, phase):
 
 async def test_a_finalizer_holds_an_object_until_it_is_taken_off(both):
     async def story(side):
-        here = side.path("configmaps", "a")
+        path = side.path("configmaps", "a")
         await side.ask("POST", side.path("configmaps"), config_map("a", finalizers=["turnout.dev/hold"]))
-        _, answer = await side.ask("DELETE", here)
-        side.told.append(deleting(answer))
-        await side.ask("DELETE", here)
-        await side.ask("PATCH", here, {"data": {"still": "here"}}, MERGE)
-        await side.ask("PATCH", here, {"metadata": {"finalizers": None}}, MERGE)
-        await side.ask("GET", here)
+        _, answer = await side.ask("DELETE", path)
+        side.transcript.append(deleting(answer))
+        await side.ask("DELETE", path)
+        await side.ask("PATCH", path, {"data": {"still": "here"}}, MERGE)
+        await side.ask("PATCH", path, {"metadata": {"finalizers": None}}, MERGE)
+        await side.ask("GET", path)
 
     await both.agree(story)
 
 
 async def test_a_deletion_means_one_object(both):
     async def story(side):
-        here = side.path("configmaps", "a")
-        _, made = await side.ask("POST", side.path("configmaps"), config_map("a"))
-        await side.ask("DELETE", here, {"preconditions": {"uid": "somebody-else"}})
-        await side.ask("DELETE", here, {"preconditions": {"resourceVersion": "1"}})
-        await side.ask("DELETE", here, {"preconditions": {"uid": made["metadata"]["uid"]}})
-        await side.ask("GET", here)
+        path = side.path("configmaps", "a")
+        _, stored = await side.ask("POST", side.path("configmaps"), config_map("a"))
+        await side.ask("DELETE", path, {"preconditions": {"uid": "somebody-else"}})
+        await side.ask("DELETE", path, {"preconditions": {"resourceVersion": "1"}})
+        await side.ask("DELETE", path, {"preconditions": {"uid": stored["metadata"]["uid"]}})
+        await side.ask("GET", path)
 
     await both.agree(story)
 
@@ -93,7 +93,7 @@ async def test_dependents_go_after_their_owner(both):
         await side.ask("POST", side.path("configmaps"), owned("grandchild", child))
         await side.ask("DELETE", side.path("configmaps", "owner"))
         for name in ("child", "grandchild"):
-            await side.until(side.path("configmaps", name), gone)
+            await side.until(side.path("configmaps", name), is_deleted)
 
     await both.agree(story)
 
@@ -109,7 +109,7 @@ async def test_in_the_foreground_dependents_go_first(both):
         await side.ask("GET", side.path("configmaps", "owner"))
         await side.peek("PATCH", side.path("configmaps", "child"), {"metadata": {"finalizers": None}}, MERGE)
         for name in ("child", "owner"):
-            await side.until(side.path("configmaps", name), gone)
+            await side.until(side.path("configmaps", name), is_deleted)
 
     await both.agree(story)
 
@@ -119,7 +119,7 @@ async def test_orphans_stay(both):
         _, owner = await side.peek("POST", side.path("configmaps"), config_map("owner"))
         await side.peek("POST", side.path("configmaps"), owned("child", owner))
         await side.peek("DELETE", side.path("configmaps", "owner"), {"propagationPolicy": "Orphan"})
-        await side.until(side.path("configmaps", "owner"), gone)
+        await side.until(side.path("configmaps", "owner"), is_deleted)
         await side.ask("GET", side.path("configmaps", "child"))
 
     await both.agree(story)
@@ -135,7 +135,7 @@ async def test_a_child_of_two_stays_with_the_one_that_is_left(both):
         await side.peek("DELETE", side.path("configmaps", "one"))
         await side.until(side.path("configmaps", "child"), lambda code, it: len(it["metadata"]["ownerReferences"]) == 1)
         await side.peek("DELETE", side.path("configmaps", "two"))
-        await side.until(side.path("configmaps", "child"), gone)
+        await side.until(side.path("configmaps", "child"), is_deleted)
 
     await both.agree(story)
 
@@ -149,14 +149,14 @@ async def test_a_namespace_goes_once_it_is_empty(both):
         await side.peek("POST", f"{place}/configmaps", config_map("a"))
         await side.peek("POST", f"{place}/configmaps", config_map("held", finalizers=["turnout.dev/hold"]))
         await side.peek("POST", f"{place}/pods", pod("p"))
-        _, told = await side.peek("DELETE", place)
-        side.told.append(told["status"]["phase"])
+        _, namespace = await side.peek("DELETE", place)
+        side.transcript.append(namespace["status"]["phase"])
         await side.until(f"{place}/configmaps/a", lambda code, _: code == 404)
         await side.until(f"{place}/pods/p", lambda code, _: code == 404)
         code, refused = await side.peek("POST", f"{place}/configmaps", config_map("late"))
-        side.told.append((code, refused["reason"]))
+        side.transcript.append((code, refused["reason"]))
         code, left = await side.peek("GET", place)
-        side.told.append((code, left["status"]["phase"]))
+        side.transcript.append((code, left["status"]["phase"]))
         await side.peek("PATCH", f"{place}/configmaps/held", {"metadata": {"finalizers": None}}, MERGE)
         await side.until(place, lambda code, _: code == 404)
 

@@ -45,10 +45,10 @@ async def both(real_jobs, request):
 
 def job(size=3, **more):
     spec = {"containers": [{"name": "main", "image": "i:1"}], "restartPolicy": "Never"}
-    told = {"completions": size, "parallelism": size, "completionMode": "Indexed", **more}
+    job_spec = {"completions": size, "parallelism": size, "completionMode": "Indexed", **more}
     return {
         "metadata": {"name": "train"},
-        "spec": {**told, "template": {"metadata": {"labels": {"app": "t"}}, "spec": spec}},
+        "spec": {**job_spec, "template": {"metadata": {"labels": {"app": "t"}}, "spec": spec}},
     }
 
 
@@ -79,7 +79,7 @@ async def pods(side, *indexes, phase="Pending"):
             _, answer = await side.peek("GET", side.path("pods"))
             found = sorted(living(answer), key=index_of)
             if [index_of(pod) for pod in found] == list(indexes):
-                side.told.append(("PODS", phase, indexes))
+                side.transcript.append(("PODS", phase, indexes))
                 return found
             await asyncio.sleep(0.05)
 
@@ -89,8 +89,8 @@ async def end(side, pod, phase):
     code = 0 if phase == "Succeeded" else 1
     ended = {"exitCode": code, "finishedAt": "2026-01-01T00:00:00Z", "startedAt": "2026-01-01T00:00:00Z"}
     container = {"name": "main", "image": "i:1", "imageID": "", "ready": False, "restartCount": 0}
-    told = {"phase": phase, "containerStatuses": [{**container, "state": {"terminated": ended}}]}
-    await side.peek("PATCH", side.path("pods", pod["metadata"]["name"], "status"), {"status": told}, MERGE)
+    status = {"phase": phase, "containerStatuses": [{**container, "state": {"terminated": ended}}]}
+    await side.peek("PATCH", side.path("pods", pod["metadata"]["name"], "status"), {"status": status}, MERGE)
 
 
 async def unfinished(side):
@@ -100,26 +100,26 @@ async def unfinished(side):
     return [pod for pod in living if pod["status"]["phase"] in ("Pending", "Running")]
 
 
-async def counted_with(side, *wanted):
+async def counted_with(side, *counts):
     """Wait until the job has these conditions and has counted the pods there are; its status."""
     async with asyncio.timeout(20):
         while True:
             _, answer = await side.peek("GET", side.path("jobs", "train", group=BATCH))
             status = answer["status"]
             found = [c["type"] for c in status.get("conditions", ()) if c["status"] == "True"]
-            if found == list(wanted) and (status.get("active") or 0) == len(await unfinished(side)):
+            if found == list(counts) and (status.get("active") or 0) == len(await unfinished(side)):
                 return status
             await asyncio.sleep(0.05)
 
 
-async def conditions(side, *wanted, reason=""):
+async def conditions(side, *types, reason=""):
     """Wait until the job has these conditions and has counted the pods there are, and note what its status counts."""
-    status = await counted_with(side, *wanted)
+    status = await counted_with(side, *types)
     last = status["conditions"][-1]
     assert not reason or last["reason"] == reason
     counted = {key: status.get(key) or 0 for key in ("active", "ready", "succeeded", "failed", "completedIndexes")}
     ended = "completionTime" in status
-    side.told.append(("JOB", wanted, last["reason"], counted, ended, "startTime" in status))
+    side.transcript.append(("JOB", types, last["reason"], counted, ended, "startTime" in status))
 
 
 async def test_each_index_gets_a_pod_of_its_own(both):
@@ -128,7 +128,7 @@ async def test_each_index_gets_a_pod_of_its_own(both):
         pod = (await pods(side, 0, 1, 2))[1]
         meta, spec = pod["metadata"], pod["spec"]
         (owner,) = meta["ownerReferences"]
-        side.told.append(
+        side.transcript.append(
             (
                 side.common(meta["labels"]),
                 meta["annotations"],
@@ -172,8 +172,8 @@ async def test_a_failed_index_is_tried_again(both):
         await create(side, size=2)
         _, second = await pods(side, 0, 1)
         await end(side, second, "Failed")
-        again = await pods(side, 0, 1)
-        side.told.append(again[1]["metadata"]["name"] != second["metadata"]["name"])
+        retried_pods = await pods(side, 0, 1)
+        side.transcript.append(retried_pods[1]["metadata"]["name"] != second["metadata"]["name"])
 
     await both.agree(story)
 

@@ -80,11 +80,11 @@ async def test_a_watch_sees_through_its_selector(both):
         _, listed = await side.peek("GET", side.path("configmaps"))
 
         async def change():
-            here = side.path("configmaps", "a")
+            path = side.path("configmaps", "a")
             await side.peek("POST", side.path("configmaps"), config_map("a"))
-            await side.peek("PATCH", here, {"metadata": {"labels": {"app": "x"}}}, MERGE)
-            await side.peek("PATCH", here, {"data": {"x": "1"}}, MERGE)
-            await side.peek("PATCH", here, {"metadata": {"labels": {"app": "y"}}}, MERGE)
+            await side.peek("PATCH", path, {"metadata": {"labels": {"app": "x"}}}, MERGE)
+            await side.peek("PATCH", path, {"data": {"x": "1"}}, MERGE)
+            await side.peek("PATCH", path, {"metadata": {"labels": {"app": "y"}}}, MERGE)
 
         version = listed["metadata"]["resourceVersion"]
         await side.watch(side.path("configmaps"), 3, change, resourceVersion=version, labelSelector="app=x")
@@ -101,7 +101,7 @@ async def test_initial_events_end_with_a_bookmark(both):
             await side.peek("POST", side.path("configmaps"), config_map(name))
         query = {"sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan", "allowWatchBookmarks": "true"}
         events = await side.watch(side.path("configmaps"), 3, **query)
-        side.told.append([ended(event) for event in events])
+        side.transcript.append([ended(event) for event in events])
 
     await both.agree(story)
 

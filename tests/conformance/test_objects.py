@@ -58,42 +58,42 @@ async def test_a_name_is_given_once_and_an_unknown_one_is_not_found(both):
 
 async def test_a_stale_write_conflicts_and_an_empty_one_is_no_write(both):
     async def story(side):
-        here = side.path("configmaps", "a")
+        path = side.path("configmaps", "a")
         _, first = await side.ask("POST", side.path("configmaps"), config_map("a"))
-        _, second = await side.ask("PATCH", here, {"data": {"x": "1"}}, MERGE)
-        await side.ask("PUT", here, first)
-        _, third = await side.ask("PATCH", here, {"data": {"x": "1"}}, MERGE)
+        _, second = await side.ask("PATCH", path, {"data": {"x": "1"}}, MERGE)
+        await side.ask("PUT", path, first)
+        _, third = await side.ask("PATCH", path, {"data": {"x": "1"}}, MERGE)
         assert third["metadata"]["resourceVersion"] == second["metadata"]["resourceVersion"]
-        await side.ask("PUT", here, second | {"data": {"y": "2"}})
-        await side.ask("PUT", here, config_map("a", {"unconditional": "yes"}))
-        await side.ask("PATCH", here, {"metadata": {"uid": "somebody-else"}}, MERGE)
-        await side.ask("PATCH", here, {"metadata": {"resourceVersion": "1"}, "data": {"z": "3"}}, MERGE)
-        await side.ask("GET", here)
+        await side.ask("PUT", path, second | {"data": {"y": "2"}})
+        await side.ask("PUT", path, config_map("a", {"unconditional": "yes"}))
+        await side.ask("PATCH", path, {"metadata": {"uid": "somebody-else"}}, MERGE)
+        await side.ask("PATCH", path, {"metadata": {"resourceVersion": "1"}, "data": {"z": "3"}}, MERGE)
+        await side.ask("GET", path)
 
     await both.agree(story)
 
 
 async def test_status_and_the_rest_are_written_apart(both):
     async def story(side):
-        here = side.path("pods", "a")
+        path = side.path("pods", "a")
         await side.ask("POST", side.path("pods"), pod("a"))
         wish = {"status": {"nominatedNodeName": "n7"}, "metadata": {"labels": {"sneaked": "in"}}}
-        await side.ask("PATCH", here + "/status", wish, MERGE)
-        await side.ask("PATCH", here, {"status": {"phase": "Failed"}}, MERGE)
-        await side.ask("GET", here + "/status")
+        await side.ask("PATCH", path + "/status", wish, MERGE)
+        await side.ask("PATCH", path, {"status": {"phase": "Failed"}}, MERGE)
+        await side.ask("GET", path + "/status")
 
     await both.agree(story)
 
 
 async def test_of_a_pods_spec_only_little_may_change(both):
     async def story(side):
-        here = side.path("pods", "a")
+        path = side.path("pods", "a")
         await side.ask("POST", side.path("pods"), pod("a"))
-        await side.ask("PATCH", here, {"spec": {"nodeName": "n1"}}, MERGE)
-        await side.ask("PATCH", here, {"spec": {"containers": [{"name": "main", "image": "b:2"}]}}, STRATEGIC)
-        await side.ask("PATCH", here, {"spec": {"priority": 7}}, MERGE)
-        await side.ask("PATCH", here, {"metadata": {"annotations": {"a": "b"}, "labels": {"c": "d"}}}, MERGE)
-        await side.ask("GET", here)
+        await side.ask("PATCH", path, {"spec": {"nodeName": "n1"}}, MERGE)
+        await side.ask("PATCH", path, {"spec": {"containers": [{"name": "main", "image": "b:2"}]}}, STRATEGIC)
+        await side.ask("PATCH", path, {"spec": {"priority": 7}}, MERGE)
+        await side.ask("PATCH", path, {"metadata": {"annotations": {"a": "b"}, "labels": {"c": "d"}}}, MERGE)
+        await side.ask("GET", path)
 
     await both.agree(story)
 
@@ -129,16 +129,16 @@ async def test_patches(both, kind, patch):
 
 async def test_strategic_merge_goes_by_the_keys_of_lists(both):
     async def story(side):
-        node, here = {"metadata": {"name": f"n-{side.namespace}"}}, f"/api/v1/nodes/n-{side.namespace}"
+        node, path = {"metadata": {"name": f"n-{side.namespace}"}}, f"/api/v1/nodes/n-{side.namespace}"
         await side.ask("POST", "/api/v1/nodes", node)
         for taint in ("a", "b"):
-            await side.ask("PATCH", here, {"spec": {"taints": [{"key": taint, "effect": "NoSchedule"}]}}, STRATEGIC)
+            await side.ask("PATCH", path, {"spec": {"taints": [{"key": taint, "effect": "NoSchedule"}]}}, STRATEGIC)
         for kind in ("Ready", "MemoryPressure"):
-            told = {"status": {"conditions": [{"type": kind, "status": "True"}]}}
-            await side.ask("PATCH", here + "/status", told, STRATEGIC)
-        gone = {"status": {"conditions": [{"type": "Ready", "$patch": "delete"}]}}
-        await side.ask("PATCH", here + "/status", gone, STRATEGIC)
-        await side.ask("DELETE", here)
+            new_status = {"status": {"conditions": [{"type": kind, "status": "True"}]}}
+            await side.ask("PATCH", path + "/status", new_status, STRATEGIC)
+        removal = {"status": {"conditions": [{"type": "Ready", "$patch": "delete"}]}}
+        await side.ask("PATCH", path + "/status", removal, STRATEGIC)
+        await side.ask("DELETE", path)
 
     await both.agree(story)
 
@@ -154,11 +154,11 @@ async def test_who_owns_a_nomination(both):
         ]
 
     async def story(side):
-        here = side.path("pods", "a")
+        path = side.path("pods", "a")
         await side.ask("POST", side.path("pods"), pod("a"))
         for manager, node in (("turnout-nominator", "n1"), ("kube-scheduler", "n2"), ("turnout-nominator", None)):
             wish = {"status": {"nominatedNodeName": node}}
-            _, answer = await side.ask("PATCH", here + "/status", wish, MERGE, fieldManager=manager)
-            side.told.append(owners(answer))
+            _, answer = await side.ask("PATCH", path + "/status", wish, MERGE, fieldManager=manager)
+            side.transcript.append(owners(answer))
 
     await both.agree(story)

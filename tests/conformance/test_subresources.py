@@ -24,8 +24,8 @@ def serving(name, **labels):
 
 
 async def run(side, name):
-    told = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
-    await side.peek("PATCH", side.path("pods", name, "status"), {"status": told}, MERGE)
+    status = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
+    await side.peek("PATCH", side.path("pods", name, "status"), {"status": status}, MERGE)
 
 
 async def test_a_pod_is_bound_once(both):
@@ -55,9 +55,9 @@ async def test_scale_is_read_and_written(both):
     async def story(side):
         scale = side.path("statefulsets", "web", "scale", APPS)
         await side.ask("POST", side.path("statefulsets", group=APPS), stateful_set("web", 3))
-        _, told = await side.ask("GET", scale)
-        await side.ask("PUT", scale, told | {"spec": {"replicas": 5}})
-        await side.ask("PUT", scale, told | {"spec": {"replicas": 6}})  # its version is old by now
+        _, scale_object = await side.ask("GET", scale)
+        await side.ask("PUT", scale, scale_object | {"spec": {"replicas": 5}})
+        await side.ask("PUT", scale, scale_object | {"spec": {"replicas": 6}})  # its version is old by now
         await side.ask("PATCH", scale, {"spec": {"replicas": 2}}, MERGE)
         await side.ask("PATCH", scale, {"spec": {"replicas": -1}}, MERGE)
         await side.ask("GET", side.path("statefulsets", "nobody", "scale", APPS))
@@ -70,7 +70,7 @@ async def test_an_eviction_deletes_with_grace(both):
         await side.peek("POST", side.path("pods"), serving("a"))
         await side.ask("POST", side.path("pods", "a", "eviction"), {"metadata": {"name": "a"}})
         _, answer = await side.ask("GET", side.path("pods", "a"))
-        side.told.append(bool(answer["metadata"].get("deletionTimestamp")))
+        side.transcript.append(bool(answer["metadata"].get("deletionTimestamp")))
         await side.ask("POST", side.path("pods", "nobody", "eviction"), {"metadata": {"name": "nobody"}})
 
     await both.agree(story)
@@ -93,8 +93,20 @@ async def test_container_statuses_are_replaced_as_one(both):
     async def story(side):
         await side.ask("POST", side.path("pods"), pod("a", spec={"nodeName": "n1"}))
         for state in ({"waiting": {"reason": "ContainerCreating"}}, {"running": {"startedAt": "2026-01-01T00:00:00Z"}}):
-            told = {"name": "main", "image": "a:1", "imageID": "a:1", "ready": False, "restartCount": 0, "state": state}
-            body = {"status": {"containerStatuses": [told], "conditions": [{"type": "Ready", "status": "False"}]}}
+            container_status = {
+                "name": "main",
+                "image": "a:1",
+                "imageID": "a:1",
+                "ready": False,
+                "restartCount": 0,
+                "state": state,
+            }
+            body = {
+                "status": {
+                    "containerStatuses": [container_status],
+                    "conditions": [{"type": "Ready", "status": "False"}],
+                }
+            }
             await side.ask("PATCH", side.path("pods", "a", "status"), body, STRATEGIC)
         other = {"type": "Initialized", "status": "True"}
         await side.ask("PATCH", side.path("pods", "a", "status"), {"status": {"conditions": [other]}}, STRATEGIC)
@@ -113,6 +125,6 @@ async def test_a_quota_lets_in_what_it_holds_and_no_more(both):
             body = pod(name)
             body["spec"]["containers"][0]["resources"] = {"limits": {"nvidia.com/gpu": str(gpus)}}
             code, _ = await side.peek("POST", side.path("pods"), body)
-            side.told.append((name, code))
+            side.transcript.append((name, code))
 
     await both.agree(story)

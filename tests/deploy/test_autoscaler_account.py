@@ -43,7 +43,7 @@ TEMPLATE = {"spec": {"containers": [{"name": "m", "image": "theirs"}]}}
 OURS = {"spec": {"containers": [{"name": "m", "image": "ours:1"}]}}
 
 
-def made(version, kind, **spec):
+def raw_object(version, kind, **spec):
     return {"apiVersion": version, "kind": kind, "metadata": {"name": "a"}, "spec": spec}
 
 
@@ -87,28 +87,31 @@ SIZED = [  # a job, its size as we write it, and what of it is not ours
         id="pytorchjob.ctyun.cn",
     ),
     pytest.param(
-        made(VERSIONS["MSJob"], "MSJob", enableDynamicWorker=True, **mindspore(2)),
+        raw_object(VERSIONS["MSJob"], "MSJob", enableDynamicWorker=True, **mindspore(2)),
         mindspore(3),
         [mindspore(2, template=OURS), {"enableDynamicWorker": False}],
         id="msjob",
     ),
     pytest.param(
-        made(VOLCANO, "Job", minAvailable=2, **tasks(2)),
+        raw_object(VOLCANO, "Job", minAvailable=2, **tasks(2)),
         tasks(3, minAvailable=2),
         [tasks(2, template=OURS), {"tasks": tasks(2)["tasks"][:1]}, {"tasks": tasks(2)["tasks"] * 2}, {"queue": "q"}],
         id="volcanojob",
     ),
     pytest.param(
-        made(VERSIONS["MPIJob"], "MPIJob", **MPI), mpi(3), [mpi(2, template=OURS), {"slotsPerWorker": 2}], id="mpijob"
+        raw_object(VERSIONS["MPIJob"], "MPIJob", **MPI),
+        mpi(3),
+        [mpi(2, template=OURS), {"slotsPerWorker": 2}],
+        id="mpijob",
     ),
     pytest.param(
-        made(VERSIONS["RayCluster"], "RayCluster", **groups(2)),
+        raw_object(VERSIONS["RayCluster"], "RayCluster", **groups(2)),
         groups(1, scaleStrategy={"workersToDelete": ["w"]}),
         [groups(2, OURS), groups(2, minReplicas=0), {"workerGroupSpecs": []}],
         id="raycluster",
     ),
     pytest.param(
-        made(VERSIONS["LeaderWorkerSet"], "LeaderWorkerSet", replicas=2, leaderWorkerTemplate={"size": 2}),
+        raw_object(VERSIONS["LeaderWorkerSet"], "LeaderWorkerSet", replicas=2, leaderWorkerTemplate={"size": 2}),
         {"replicas": 3},
         [{"leaderWorkerTemplate": {"size": 3}}],
         id="leaderworkerset",
@@ -162,7 +165,7 @@ async def guarded(attempt, policy):
 @pytest.mark.parametrize(("job", "size", "others"), SIZED)
 async def test_only_size_and_our_annotations_of_a_job_may_be_changed(autoscaler, api, job, size, others, request):
     job = {**job, "metadata": {**job["metadata"], "annotations": {"kept": "yes"}}}
-    there = await api.create(job)
+    stored = await api.create(job)
     path = f"/apis/{job['apiVersion']}/namespaces/default/{plural(job['kind'])}/a"
     policy = f"turnout-autoscaler-resizes-{request.node.callspec.id}-only"
     await guarded(lambda: autoscaler.patch(f"{path}?dryRun=All", NOT_OURS[0]), policy)
@@ -170,17 +173,17 @@ async def test_only_size_and_our_annotations_of_a_job_may_be_changed(autoscaler,
         with pytest.raises(ApiError, match=policy):
             await autoscaler.patch(path, change)
     note = {labels.WROTE_WORKERS: "3"}
-    version = {"resourceVersion": there["metadata"]["resourceVersion"]}
+    version = {"resourceVersion": stored["metadata"]["resourceVersion"]}
     resized = await autoscaler.patch(path, {"metadata": {"annotations": note, **version}, "spec": size})
     assert resized["metadata"]["annotations"] == {"kept": "yes", **note}
-    assert resized["spec"] != there["spec"]
+    assert resized["spec"] != stored["spec"]
     with pytest.raises(ApiError, match="forbidden"):
         await autoscaler.delete(path)
     await api.delete(path)
 
 
 async def test_an_elastic_job_is_noted_on_and_resized_by_a_plan(autoscaler, api):
-    job = made(VERSIONS["ElasticJob"], "ElasticJob", replicaSpecs={"worker": {"replicas": 2}})
+    job = raw_object(VERSIONS["ElasticJob"], "ElasticJob", replicaSpecs={"worker": {"replicas": 2}})
     await api.create({**job, "metadata": {**job["metadata"], "annotations": {"kept": "yes"}}})
     group = f"/apis/{VERSIONS['ElasticJob']}/namespaces/default"
     policy = "turnout-autoscaler-resizes-elasticjob-only"
@@ -192,7 +195,7 @@ async def test_an_elastic_job_is_noted_on_and_resized_by_a_plan(autoscaler, api)
     note = {labels.SCALE_PLAN: "a-1"}
     noted = await autoscaler.patch(path, {"metadata": {"annotations": note}})
     assert noted["metadata"]["annotations"] == {"kept": "yes", **note}
-    plan = made(VERSIONS["ScalePlan"], "ScalePlan", ownerJob="a")
+    plan = raw_object(VERSIONS["ScalePlan"], "ScalePlan", ownerJob="a")
     await autoscaler.create(plan)
     for attempt in (
         lambda: autoscaler.get(f"{group}/scaleplans"),
@@ -205,7 +208,7 @@ async def test_an_elastic_job_is_noted_on_and_resized_by_a_plan(autoscaler, api)
 
 async def test_a_kind_that_cannot_be_resized_may_be_read_only(autoscaler, api):
     kind = "ColossalAIJob"
-    await api.create(made(VERSIONS[kind], kind, replicas=2))
+    await api.create(raw_object(VERSIONS[kind], kind, replicas=2))
     path = f"/apis/{VERSIONS[kind]}/namespaces/default/{plural(kind)}"
     assert len((await autoscaler.get(path))["items"]) == 1
     with pytest.raises(ApiError, match="forbidden"):
@@ -271,8 +274,8 @@ async def test_nothing_else_is_given(autoscaler, api):
     await api.create_all(gpu_nodes(1))
     leases = f"/apis/coordination.k8s.io/v1/namespaces/{SYSTEM}/leases"
     other = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": "other"}}
-    held = await autoscaler.patch(f"{leases}/{AUTOSCALER}", {"spec": {"holderIdentity": "one"}})
-    assert held["spec"]["holderIdentity"] == "one"
+    lease = await autoscaler.patch(f"{leases}/{AUTOSCALER}", {"spec": {"holderIdentity": "one"}})
+    assert lease["spec"]["holderIdentity"] == "one"
     for attempt in (
         lambda: autoscaler.get("/api/v1/secrets"),
         lambda: autoscaler.get(MAPS),
@@ -311,10 +314,10 @@ async def test_of_nodes_one_taint_and_its_record_may_be_changed_and_nothing_else
         with pytest.raises(ApiError, match=policy):
             await autoscaler.patch(path, change)
     note = {"metadata": {"annotations": {labels.NODE_RECORD: "{}"}}}
-    told = await autoscaler.patch(path, {**note, "spec": {"taints": [theirs, ours]}})
-    assert [taint["key"] for taint in told["spec"]["taints"]] == ["team", labels.FAULTY]
-    freed = await autoscaler.patch(path, {"spec": {"taints": [theirs]}})
-    assert [taint["key"] for taint in freed["spec"]["taints"]] == ["team"]
+    node_with_taint = await autoscaler.patch(path, {**note, "spec": {"taints": [theirs, ours]}})
+    assert [taint["key"] for taint in node_with_taint["spec"]["taints"]] == ["team", labels.FAULTY]
+    node_without_taint = await autoscaler.patch(path, {"spec": {"taints": [theirs]}})
+    assert [taint["key"] for taint in node_without_taint["spec"]["taints"]] == ["team"]
     for attempt in (
         lambda: autoscaler.patch(f"{path}/status", {"status": {"phase": "Running"}}),
         lambda: autoscaler.delete(path),
@@ -375,15 +378,15 @@ async def test_only_the_pod_itself_writes_its_fault_report_with_its_own_token(mo
         text = (folder / file).read_text().replace("example-job", "bert").replace("example-namespace", "guarded")
         for each in yaml.safe_load_all(text):
             await api.apply(each, "guarded")
-    made_ = [make_pod(name, namespace="guarded", serviceAccountName="bert") for name in ("bert-0", "bert-1")]
-    first, _ = await api.create_all(made_, "guarded")
+    raw_pods = [make_pod(name, namespace="guarded", serviceAccountName="bert") for name in ("bert-0", "bert-1")]
+    first, _ = await api.create_all(raw_pods, "guarded")
     verdict = {"metadata": {"annotations": {labels.NODE_VERDICT: "{}"}}}
     own, other = (f"/api/v1/namespaces/guarded/pods/{name}" for name in ("bert-0", "bert-1"))
     policy = "turnout-verdicts-of-the-pod-itself-only"
     async with module_plane.api(bound_token(module_plane, "bert", first)) as pod:
         await guarded(lambda: pod.patch(f"{other}?dryRun=All", verdict), policy)
-        told = await pod.patch(own, verdict)
-        assert told["metadata"]["annotations"] == verdict["metadata"]["annotations"]
+        pod_with_report = await pod.patch(own, verdict)
+        assert pod_with_report["metadata"]["annotations"] == verdict["metadata"]["annotations"]
         for path, change in (
             (other, verdict),
             (other, {"metadata": {"labels": {"a": "b"}}}),

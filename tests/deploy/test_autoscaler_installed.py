@@ -58,10 +58,10 @@ async def serve(api, *crds):
     for crd in crds:
         await api.create(crd)
 
-    def served(there):
-        conditions = [each.get("status", {}).get("conditions") or [] for each in there]
-        told = [{one["type"]: one["status"] for one in each} for each in conditions]
-        return len(told) >= len(crds) and all(each.get("Established") == "True" for each in told)
+    def served(objects):
+        conditions = [each.get("status", {}).get("conditions") or [] for each in objects]
+        statuses = [{one["type"]: one["status"] for one in each} for each in conditions]
+        return len(statuses) >= len(crds) and all(each.get("Established") == "True" for each in statuses)
 
     await api.until(CRDS, served)
     for crd in crds:  # established, and a moment later routed
@@ -129,9 +129,9 @@ def get(url):
 
 
 def elastic_job():
-    made = indexed_job("a", 2, gpus=1)
-    made["metadata"]["annotations"] = {labels.MIN_WORKERS: "2", labels.MAX_WORKERS: "4"}
-    return made
+    job = indexed_job("a", 2, gpus=1)
+    job["metadata"]["annotations"] = {labels.MIN_WORKERS: "2", labels.MAX_WORKERS: "4"}
+    return job
 
 
 async def run_a_pytorch_job(api):
@@ -152,19 +152,19 @@ async def run_a_pytorch_job(api):
 
 
 def sizes(of):
-    def seen(jobs):
+    def sizes_of(jobs):
         return {each["metadata"]["name"]: of(each["spec"]) for each in jobs}
 
-    return seen
+    return sizes_of
 
 
 parallelism = sizes(lambda spec: spec["parallelism"])
 workers = sizes(lambda spec: spec["pytorchReplicaSpecs"]["Worker"]["replicas"])
 
 
-async def becomes(plane, api, path, seen, wanted):
+async def becomes(plane, api, path, read, goal):
     try:
-        await api.until(path, lambda jobs: seen(jobs) == wanted, 90.0)
+        await api.until(path, lambda jobs: read(jobs) == goal, 90.0)
     except TimeoutError as error:
         raise AssertionError(f"{error}\n{plane.logs('autoscaler')[-4000:]}") from None
 
@@ -201,8 +201,8 @@ async def test_it_resizes_the_kinds_that_its_role_allows_and_no_other(
         for each in yaml.safe_load_all((PARTS["acting autoscaler"] / "resize-pytorchjob.yaml").read_text()):
             await api.apply(each)
         await becomes(control_plane, api, TORCH, workers, {"b": 4})
-        told = await api.until("/api/v1/namespaces/default/events", lambda all_: _told(all_, "IdleRoom"))
-        assert {"Job", "PyTorchJob"} <= {each["involvedObject"]["kind"] for each in told}
+        events = await api.until("/api/v1/namespaces/default/events", lambda all_: _messages(all_, "IdleRoom"))
+        assert {"Job", "PyTorchJob"} <= {each["involvedObject"]["kind"] for each in events}
     forbidden = [line["event"] for line in records(control_plane) if "forbidden" in str(line).lower()]
     assert "resize_failed" in forbidden
     assert {*forbidden} & {
@@ -214,7 +214,7 @@ async def test_it_resizes_the_kinds_that_its_role_allows_and_no_other(
     } == set()
 
 
-def _told(events, reason):
+def _messages(events, reason):
     found = [each for each in events if each["reason"] == reason]
     return found if len({each["involvedObject"]["name"] for each in found}) >= 2 else None
 
@@ -262,13 +262,13 @@ async def test_a_kind_that_may_not_be_read_stops_everything_until_it_may(control
             for each in rendered("acting autoscaler")
             if each["kind"] == "ClusterRole" and each["metadata"]["name"] == AUTOSCALER
         ]
-        kept = [
+        rules = [
             rule
             for rule in role["rules"]
             if (rule["apiGroups"], rule["resources"]) != (["kubeflow.org"], ["pytorchjobs"])
         ]
-        assert len(kept) == len(role["rules"]) - 1
-        await api.patch(f"/apis/rbac.authorization.k8s.io/v1/clusterroles/{AUTOSCALER}", {"rules": kept})
+        assert len(rules) == len(role["rules"]) - 1
+        await api.patch(f"/apis/rbac.authorization.k8s.io/v1/clusterroles/{AUTOSCALER}", {"rules": rules})
         await _until_forbidden(control_plane)
         url = start(control_plane, "acting autoscaler")
         await eventually(control_plane, lambda: len(_refused_watches(control_plane)) >= 2)
@@ -310,11 +310,13 @@ async def test_the_readme_lets_it_act_and_takes_that_back(control_plane):
             (back, [], 0),
         ):
             await asyncio.to_thread(_type, control_plane, script)
-            there = await api.get(f"/apis/apps/v1/namespaces/{SYSTEM}/deployments/{AUTOSCALER}")
-            assert [each for each in arguments_of([there]) if each == "--act"] == flags
+            deployment = await api.get(f"/apis/apps/v1/namespaces/{SYSTEM}/deployments/{AUTOSCALER}")
+            assert [each for each in arguments_of([deployment]) if each == "--act"] == flags
             for kind in ("clusterroles", "clusterrolebindings"):
-                there = (await api.get(f"/apis/rbac.authorization.k8s.io/v1/{kind}"))["items"]
-                ours = [each["metadata"]["name"] for each in there if each["metadata"]["name"].startswith(AUTOSCALER)]
+                deployment = (await api.get(f"/apis/rbac.authorization.k8s.io/v1/{kind}"))["items"]
+                ours = [
+                    each["metadata"]["name"] for each in deployment if each["metadata"]["name"].startswith(AUTOSCALER)
+                ]
                 assert len(ours) == 1 + roles
 
 
@@ -330,10 +332,10 @@ def _type(plane, script):
 
 @pytest.mark.parametrize("part", ["autoscaler", "acting autoscaler"])
 async def test_its_arguments_are_those_that_the_program_knows(part):
-    wanted = read_settings(arguments_of(rendered(part)))
-    assert wanted.act == (part == "acting autoscaler")
-    assert (wanted.lease, wanted.metrics_bind) == (f"{SYSTEM}/{AUTOSCALER}", "0.0.0.0:9092")
-    assert (wanted.configmap, wanted.orders) == (read_settings([]).configmap, read_settings([]).orders)
+    settings = read_settings(arguments_of(rendered(part)))
+    assert settings.act == (part == "acting autoscaler")
+    assert (settings.lease, settings.metrics_bind) == (f"{SYSTEM}/{AUTOSCALER}", "0.0.0.0:9092")
+    assert (settings.configmap, settings.orders) == (read_settings([]).configmap, read_settings([]).orders)
 
 
 async def test_pods_are_marked_where_the_component_is_switched_on(tmp_path):

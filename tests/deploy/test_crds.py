@@ -28,7 +28,7 @@ def jobs(group):
     return f"/apis/{group}/namespaces/default/pytorchjobs"
 
 
-def made(group, **spec):
+def raw_job(group, **spec):
     worker = {"Worker": role(2)}
     return {
         "apiVersion": group,
@@ -66,16 +66,16 @@ async def test_a_file_is_as_the_code_writes_it(name):
 @pytest.mark.contract("PE-17")
 async def test_the_guides_job_applies(api):
     raw = yaml.safe_load((ROOT / "examples/jobs/pytorchjob-elastic.yaml").read_text())
-    there = await api.create(raw)
-    assert there["spec"] == raw["spec"]
+    stored = await api.create(raw)
+    assert stored["spec"] == raw["spec"]
     await api.delete(f"{jobs(GROUPS[1])}/elastic-example")
 
 
 @pytest.mark.contract("MS-03", "MS-15")
 async def test_the_guides_msjob_applies(api):
     raw = yaml.safe_load((ROOT / "examples/jobs/msjob-dataparallel.yaml").read_text())
-    there = await api.create(raw)
-    assert there["spec"] == raw["spec"]
+    stored = await api.create(raw)
+    assert stored["spec"] == raw["spec"]
     await api.delete("/apis/mindspore.gitee.com/v1/namespaces/default/msjobs/widedeep-example")
 
 
@@ -116,8 +116,8 @@ async def test_the_guides_colossalaijob_applies(api):
     four = {"limits": {"cpu": "4", "memory": "4Gi"}, "requests": {"cpu": "2", "memory": "2Gi"}}
     raw = colossal(worker__replicas=4)
     raw["spec"]["worker"]["template"]["spec"]["containers"][0]["resources"] = four
-    there = await api.create(raw)
-    assert there["spec"] == raw["spec"]
+    stored = await api.create(raw)
+    assert stored["spec"] == raw["spec"]
     await api.delete(f"{COLOSSAL}/colossalai-example")
 
 
@@ -161,15 +161,15 @@ async def test_how_a_job_is_resumed_never_changes_once_it_is_set(api, mode):
     with pytest.raises(ApiError, match="must not change once it is set") as refused:
         await api.patch(path, {"spec": {"runMode": mode}})
     assert refused.value.status == 422
-    there = await api.patch(path, {"spec": {"runMode": {"pause": {"enabled": False}}}})
-    assert there["spec"]["runMode"]["pause"] == {"enabled": False, "resumeSpecs": RESUMED}
+    stored = await api.patch(path, {"spec": {"runMode": {"pause": {"enabled": False}}}})
+    assert stored["spec"]["runMode"]["pause"] == {"enabled": False, "resumeSpecs": RESUMED}
     await api.delete(path)
 
 
 @pytest.mark.contract("PE-48")
 @pytest.mark.parametrize("group", GROUPS)
 async def test_kubectl_scales_a_job_through_its_subresource(module_plane, api, group):
-    await api.create(made(group))
+    await api.create(raw_job(group))
     path = f"{jobs(group)}/bert"
     counts = {"Worker": {"active": 1, "selector": "training.kubeflow.org/job-name=bert"}}
     await api.patch(f"{path}/status", {"status": {"replicaStatuses": counts}})
@@ -212,7 +212,7 @@ async def test_kubectl_scales_a_job_through_its_subresource(module_plane, api, g
 @pytest.mark.contract("PE-23")
 async def test_the_server_refuses_and_names_the_field(api, spec, why):
     with pytest.raises(ApiError, match=why) as refused:
-        await api.create(made(GROUPS[0], **spec))
+        await api.create(raw_job(GROUPS[0], **spec))
     assert refused.value.status == 422
 
 
@@ -254,8 +254,8 @@ async def test_an_elasticjobs_status_keeps_what_the_controller_remembers(api):
         "restarts": 3,
     }
     status = {"phase": "Running", "replicaStatuses": {"worker": {**role_, "restartedPods": ["u"]}}}
-    there = await api.patch(f"{ELASTIC}/bert/status", {"status": status})
-    assert there["status"] == status
+    stored = await api.patch(f"{ELASTIC}/bert/status", {"status": status})
+    assert stored["status"] == status
     await api.delete(f"{ELASTIC}/bert")
 
 

@@ -58,9 +58,9 @@ class Watched:
 
     async def ask(self, path, **query):
         async with self._session.get(f"http://127.0.0.1:{self._port}/api/v1/{path}", params=query) as answer:
-            told = await answer.json()
-        assert told["status"] == "success", told
-        return told["data"]
+            document = await answer.json()
+        assert document["status"] == "success", document
+        return document["data"]
 
     async def now(self, expr):
         """[(labels, value)] of the last moment."""
@@ -76,7 +76,7 @@ class Watched:
         found = None
         try:
             async with asyncio.timeout(WITHIN_S):
-                while not found or any(there != value for _, there in found):
+                while not found or any(value_now != value for _, value_now in found):
                     self._rounds.clear()
                     await self._rounds.wait()
                     found = await self.now(expr)
@@ -136,13 +136,16 @@ async def watched(tmp_path_factory):
     """A local cluster with two autoscalers and a Prometheus, once the story has been told."""
     folder, prometheus, rounds = tmp_path_factory.mktemp("board"), str(cache.binary("prometheus")), asyncio.Event()
     one, two, port = free_ports(3)
-    async with local_cluster(folder / "kubeconfig", pace=Pace(pull_s=0.01, stop_s=0.01)) as made, pulse(rounds) as beat:
-        await made.add_nodes(generate_nodes(2), 4)
-        await made.run_jobs()
-        made.schedule(SchedulerSettings(backoff_s=(0.05, 0.2)))
-        await made.api.call("POST", "/api/v1/namespaces", {"metadata": {"name": "turnout-system"}})
+    async with (
+        local_cluster(folder / "kubeconfig", pace=Pace(pull_s=0.01, stop_s=0.01)) as local,
+        pulse(rounds) as beat,
+    ):
+        await local.add_nodes(generate_nodes(2), 4)
+        await local.run_jobs()
+        local.schedule(SchedulerSettings(backoff_s=(0.05, 0.2)))
+        await local.api.call("POST", "/api/v1/namespaces", {"metadata": {"name": "turnout-system"}})
         spec = {"capability": {"nvidia.com/gpu": "7"}, "deserved": {"nvidia.com/gpu": "3"}}
-        await made.api.call("PATCH", QUEUE, {"spec": spec}, "application/merge-patch+json")
+        await local.api.call("PATCH", QUEUE, {"spec": spec}, "application/merge-patch+json")
         (folder / "prometheus.yml").write_text(yaml.safe_dump(config((one, two), beat)))
         children = Children(folder)
         try:
@@ -159,9 +162,9 @@ async def watched(tmp_path_factory):
                 )
             flags = [f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/data"]
             children.start("prometheus", [prometheus, *flags, f"--web.listen-address=127.0.0.1:{port}"])
-            told = Watched(made.session, port, rounds, children)
-            await story(made.api, told)
-            yield told
+            dashboard = Watched(local.session, port, rounds, children)
+            await story(local.api, dashboard)
+            yield dashboard
         finally:
             children.close()
 
@@ -208,8 +211,8 @@ async def test_every_query_has_an_answer(watched, panel, target, cluster):
 async def test_every_variable_has_a_choice(watched, name, cluster):
     query = VARIABLES[name]["query"]["query"]
     selector, label = re.fullmatch(r"label_values\((.+), (\w+)\)", filled(query, cluster)).groups()
-    wanted = {"cluster": ["local"], "queue": ["default"]}
-    assert await watched.ask(f"label/{label}/values", **{"match[]": selector}) == wanted[name]
+    choices = {"cluster": ["local"], "queue": ["default"]}
+    assert await watched.ask(f"label/{label}/values", **{"match[]": selector}) == choices[name]
 
 
 @pytest.mark.contract("CS-20")
@@ -249,8 +252,8 @@ async def test_it_is_told_why_a_job_waits_and_that_time_was_lent(watched):
         "Written",
         "Conflict",
     }  # Conflict: the next decision tries again
-    written = {direction: count for (direction, outcome), count in found.items() if outcome == "Written"}
-    assert written == {"grow": 1, "shrink": 1}  # Prometheus estimates between its scrapes
+    counts = {direction: count for (direction, outcome), count in found.items() if outcome == "Written"}
+    assert counts == {"grow": 1, "shrink": 1}  # Prometheus estimates between its scrapes
 
 
 @pytest.mark.asyncio(loop_scope="module")
@@ -283,5 +286,5 @@ async def test_prometheus_evaluates_every_rule_and_knows_who_is_missing(watched)
 @pytest.mark.asyncio(loop_scope="module")
 async def test_every_alert_asks_for_what_an_autoscaler_tells(watched):
     exprs = " ".join(rule["expr"] for rule in BY_PROGRAM["turnout-autoscaler"])
-    asked = set(re.findall(r"turnout_\w+(?:\{.*?\})?", exprs))
-    assert [selector for selector in sorted(asked) if not await watched.now(selector)] == []
+    series = set(re.findall(r"turnout_\w+(?:\{.*?\})?", exprs))
+    assert [selector for selector in sorted(series) if not await watched.now(selector)] == []

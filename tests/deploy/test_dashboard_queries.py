@@ -95,10 +95,10 @@ async def prometheus(tmp_path_factory):
         assert done.returncode == 0, done.stdout + done.stderr
     children = Children(folder)
     try:
-        made = Prometheus(folder, children, port, now_s)
-        await made.start()
-        await made.record()
-        yield made
+        server = Prometheus(folder, children, port, now_s)
+        await server.start()
+        await server.record()
+        yield server
     finally:
         children.close()
 

@@ -101,10 +101,10 @@ async def prometheus(tmp_path_factory, late_counters):
     (folder / "prometheus.yml").write_text(yaml.safe_dump(settings))
     children = Children(folder)
     try:
-        made = Past(folder, children, port, day.start_s + MINUTES * 60, MINUTES * 60, [LOOKBACK])
-        await made.start()
-        await made.record()
-        yield made
+        server = Past(folder, children, port, day.start_s + MINUTES * 60, MINUTES * 60, [LOOKBACK])
+        await server.start()
+        await server.record()
+        yield server
     finally:
         children.close()
 

@@ -71,10 +71,10 @@ async def test_the_installed_extender_and_config_land_a_gang_under_one_leaf(cont
         config = scheduler_config.with_extender_url(f"https://{verbs}", certificates / "ca.crt", client)
         control_plane.start_scheduler(config)
         await api.create_all(koordinator_gang("ring", 4))
-        placed = await api.until("/api/v1/pods", bound(4))
+        node_by_pod = await api.until("/api/v1/pods", bound(4))
     leaves = leaf_of(text)
     ips = {node["metadata"]["name"]: node["status"]["addresses"][0]["address"] for node in nodes}
-    assert len({leaves[ips[node]] for node in placed.values()}) == 1
+    assert len({leaves[ips[node]] for node in node_by_pod.values()}) == 1
     page = await asyncio.to_thread(_read, f"http://{probes}/metrics")
     assert re.search(r'turnout_extender_requests_total\{[^}]*verb="filter"[^}]*\} [1-9]', page)
     assert "forbidden" not in control_plane.logs("extender").lower()
@@ -95,17 +95,17 @@ async def test_the_installed_nominator_has_its_own_account_lease_and_policy(cont
         command = [sys.executable, "-m", "turnout.scheduler_ext.nominator", *arguments, f"--kubeconfig={kubeconfig}"]
         control_plane.start_program("nominator", command, f"http://{probes}/readyz")
         await api.create_all(koordinator_gang("ring", 4))
-        told = await api.until("/api/v1/pods", _nominated(4))
+        node_by_pod = await api.until("/api/v1/pods", _nominated(4))
     leaves = leaf_of(text)
     ips = {node["metadata"]["name"]: node["status"]["addresses"][0]["address"] for node in nodes}
-    assert len({leaves[ips[node]] for node in told.values()}) == 1
+    assert len({leaves[ips[node]] for node in node_by_pod.values()}) == 1
     assert "forbidden" not in control_plane.logs("nominator").lower()
 
 
 def _nominated(count):
-    def seen(pods):
-        told = {pod["metadata"]["name"]: pod["status"].get("nominatedNodeName") for pod in pods}
-        told = {name: node for name, node in told.items() if node}
-        return told if len(told) >= count else None
+    def nominated_nodes(pods):
+        node_by_pod = {pod["metadata"]["name"]: pod["status"].get("nominatedNodeName") for pod in pods}
+        node_by_pod = {name: node for name, node in node_by_pod.items() if node}
+        return node_by_pod if len(node_by_pod) >= count else None
 
-    return seen
+    return nominated_nodes

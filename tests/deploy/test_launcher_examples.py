@@ -59,11 +59,11 @@ def container(job):
 
 def environment(file, job):
     """Return the environment that the container's process would see."""
-    seen = {}
+    variables = {}
     for each in container(job)["env"]:
         value = each.get("value") or PODS[each["valueFrom"]["fieldRef"]["fieldPath"]]
-        seen[each["name"]] = value.replace("$(POD_NAMESPACE)", PODS["metadata.namespace"])
-    return seen | CONTROLLERS[file]
+        variables[each["name"]] = value.replace("$(POD_NAMESPACE)", PODS["metadata.namespace"])
+    return variables | CONTROLLERS[file]
 
 
 @pytest_asyncio.fixture
@@ -84,8 +84,8 @@ async def api(module_plane):
 async def test_the_server_takes_every_file_in_a_strict_dry_run(api):
     for file in JOBS:
         for each in parts(file):
-            made = await api.create(each, "team-a", "?dryRun=All&fieldValidation=Strict")
-            assert made["metadata"]["name"] == "example-job"
+            stored = await api.create(each, "team-a", "?dryRun=All&fieldValidation=Strict")
+            assert stored["metadata"]["name"] == "example-job"
 
 
 @pytest.mark.real
@@ -101,8 +101,8 @@ def test_every_file_is_valid_by_the_servers_own_schemas(api, module_plane, tmp_p
 @pytest.mark.asyncio
 @EVERY_JOB
 async def test_its_pods_are_admitted_under_the_restricted_rules(api, file):
-    made = template(parts(file)[0])
-    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "trial"}, "spec": made["spec"]}
+    raw_pod = template(parts(file)[0])
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "trial"}, "spec": raw_pod["spec"]}
     await api.create(pod, "team-a", "?dryRun=All")
 
 
@@ -146,12 +146,14 @@ def test_it_has_more_grace_than_the_agent_takes(file):
 
 @EVERY_JOB
 def test_it_uses_the_account_the_lease_and_the_secret_that_are_made_for_it(file):
-    made = {each["kind"]: each["metadata"]["name"] for each in yaml.safe_load_all((GIVEN / "job.yaml").read_text())}
+    name_by_kind = {
+        each["kind"]: each["metadata"]["name"] for each in yaml.safe_load_all((GIVEN / "job.yaml").read_text())
+    }
     (secret,) = yaml.safe_load_all((GIVEN / "job-token.yaml").read_text())
     job, _ = parts(file)
     spec = template(job)["spec"]
-    assert spec["serviceAccountName"] == made["ServiceAccount"]
-    assert environment(file, job)["TURNOUT_LEASE"].endswith(f"/{made['Lease']}")
+    assert spec["serviceAccountName"] == name_by_kind["ServiceAccount"]
+    assert environment(file, job)["TURNOUT_LEASE"].endswith(f"/{name_by_kind['Lease']}")
     (volume,) = (each for each in spec["volumes"] if "secret" in each)
     assert volume["secret"]["secretName"] == secret["metadata"]["name"]
     (mount,) = (each for each in container(job)["volumeMounts"] if each["name"] == volume["name"])

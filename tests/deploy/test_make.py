@@ -10,8 +10,8 @@ ROOT = Path(__file__).parents[2]
 
 def commands(*argv):
     """Give what make would run."""
-    asked = ["make", "--dry-run", *argv]
-    return subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True).stdout
+    argv_of_make = ["make", "--dry-run", *argv]
+    return subprocess.run(argv_of_make, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True).stdout
 
 
 NAMES = ("turnout:0.1.0", "elasticjob-controller:0.1.0", "dlrover-master:0.1.0")

@@ -136,8 +136,8 @@ def arguments_of(objects):
     (deployment,) = (each for each in objects if each["kind"] == "Deployment")
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
     fields = {"metadata.namespace": deployment["metadata"]["namespace"]}
-    told = {each["name"]: each["valueFrom"]["fieldRef"]["fieldPath"] for each in container.get("env", ())}
-    known = {name: fields[path] for name, path in told.items() if path in fields}
+    field_by_variable = {each["name"]: each["valueFrom"]["fieldRef"]["fieldPath"] for each in container.get("env", ())}
+    known = {name: fields[path] for name, path in field_by_variable.items() if path in fields}
     return [re.sub(r"\$\((\w+)\)", lambda found: known[found[1]], argument) for argument in container["args"]]
 
 
@@ -146,8 +146,8 @@ def elsewhere(folder, namespace, *parts, **more):
     shutil.copytree(MANIFESTS, folder / "manifests")
     overlay = folder / "overlay"
     overlay.mkdir()
-    told = {"namespace": namespace, "resources": [f"../manifests/{part}" for part in parts], **more}
-    (overlay / "kustomization.yaml").write_text(yaml.safe_dump(told))
+    kustomization = {"namespace": namespace, "resources": [f"../manifests/{part}" for part in parts], **more}
+    (overlay / "kustomization.yaml").write_text(yaml.safe_dump(kustomization))
     return kustomized(overlay)
 
 
@@ -192,7 +192,7 @@ def test_every_file_is_valid_by_the_servers_own_schemas(schema_folder):
 
 
 @pytest.mark.parametrize(
-    ("right", "wrong", "said"),
+    ("right", "wrong", "message"),
     [
         pytest.param("replicas: 2", "replicass: 2", "replicass", id="a field that nobody knows"),
         pytest.param("replicas: 2", "replicas: two", "replicas", id="a word where a number belongs"),
@@ -200,13 +200,13 @@ def test_every_file_is_valid_by_the_servers_own_schemas(schema_folder):
         pytest.param("whenUnsatisfiable: ScheduleAnyway", "", "whenUnsatisfiable", id="a required field left out"),
     ],
 )
-def test_a_planted_fault_is_found(right, wrong, said, schema_folder, tmp_path):
+def test_a_planted_fault_is_found(right, wrong, message, schema_folder, tmp_path):
     text = (MANIFESTS / "extender.yaml").read_text()
     assert right in text
     (tmp_path / "broken.yaml").write_text(text.replace(right, wrong))
-    told = schemas.faults(schemas.kubeconform(schema_folder, [tmp_path / "broken.yaml"]))
-    assert len(told) == 1
-    assert said in told[0]
+    faults = schemas.faults(schemas.kubeconform(schema_folder, [tmp_path / "broken.yaml"]))
+    assert len(faults) == 1
+    assert message in faults[0]
 
 
 @pytest.mark.asyncio
@@ -286,8 +286,8 @@ async def test_the_extenders_account_reads_and_tells_and_does_nothing_else(insta
         assert len((await extender.get("/api/v1/nodes"))["items"]) == 1
         for path in ("/api/v1/pods", "/apis/batch/v1/jobs", "/apis/apps/v1/statefulsets"):
             await extender.get(path)
-        seen = await extender.get(f"{maps}?fieldSelector=metadata.name=node-topology-config")
-        assert len(seen["items"]) == 1
+        maps_read = await extender.get(f"{maps}?fieldSelector=metadata.name=node-topology-config")
+        assert len(maps_read["items"]) == 1
         await extender.create(event)
         refused = [
             extender.get(maps),
@@ -370,15 +370,15 @@ async def test_wherever_the_nominator_is_installed_its_policies_hold(module_plan
 @pytest.mark.asyncio
 async def test_where_switched_on_the_nominator_may_also_tell_a_pod_its_place(installed, api):
     place = "/api/v1/namespaces/default/pods/placed"
-    made = await api.create(make_pod("placed", marks={"kept": "yes"}, notes={"kept": "yes"}))
-    theirs = [{**made["spec"]["containers"][0], "image": "theirs:1"}]
+    pod = await api.create(make_pod("placed", marks={"kept": "yes"}, notes={"kept": "yes"}))
+    theirs = [{**pod["spec"]["containers"][0], "image": "theirs:1"}]
     token = installed.service_account_token("turnout-system", "turnout-nominator")
     policy = "turnout-nominator-tells-places-only"
     async with installed.api(token) as nominator:
         await _until_guarded(nominator, place, {"metadata": {"labels": {"a": "b"}}}, policy)
         for path in ("spine/leaf1", "spine/leaf2", None):
-            told = await nominator.patch(place, {"metadata": {"annotations": {labels.SWITCH_PATH: path}}})
-            assert told["metadata"]["annotations"].get(labels.SWITCH_PATH) == path
+            patched_pod = await nominator.patch(place, {"metadata": {"annotations": {labels.SWITCH_PATH: path}}})
+            assert patched_pod["metadata"]["annotations"].get(labels.SWITCH_PATH) == path
         for change in (
             {"metadata": {"labels": {"kept": None}}},
             {"metadata": {"annotations": {"kept": "no"}}},
@@ -419,8 +419,8 @@ async def test_the_nominators_account_holds_its_own_lease_and_no_other(installed
     await api.create(other, "turnout-system")
     token = installed.service_account_token("turnout-system", "turnout-nominator")
     async with installed.api(token) as nominator:
-        held = await nominator.patch(f"{leases}/turnout-nominator", {"spec": {"holderIdentity": "one"}})
-        assert held["spec"]["holderIdentity"] == "one"
+        lease = await nominator.patch(f"{leases}/turnout-nominator", {"spec": {"holderIdentity": "one"}})
+        assert lease["spec"]["holderIdentity"] == "one"
         for attempt in (
             nominator.patch(f"{leases}/other", {"spec": {"holderIdentity": "one"}}),
             nominator.create({**other, "metadata": {"name": "third"}}, "turnout-system"),

@@ -29,8 +29,8 @@ async def test_every_definition_and_every_guides_job_is_taken(control_plane):
         for file in sorted((CRDS.parents[1] / "examples/jobs").glob("*.yaml")):
             for raw in yaml.safe_load_all(file.read_text()):
                 kinds.add(raw["kind"])
-                there = await api.create(raw)
-                assert there.get("spec") == raw.get("spec"), file.name
+                stored = await api.create(raw)
+                assert stored.get("spec") == raw.get("spec"), file.name
         assert kinds >= {"PyTorchJob", "ElasticJob", "MSJob", "ColossalAIJob", "Job"}
 
 

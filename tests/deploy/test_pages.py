@@ -76,10 +76,10 @@ async def until_ready(children, name, port):
 @pytest.mark.contract("CS-21")
 @pytest.mark.asyncio
 async def test_every_service_serves_its_pages_and_all_that_alerts_ask_for(tmp_path):
-    async with local_cluster(tmp_path / "kubeconfig") as made:
-        await made.add_nodes(generate_nodes(2), 4)
+    async with local_cluster(tmp_path / "kubeconfig") as local:
+        await local.add_nodes(generate_nodes(2), 4)
         maps = "/api/v1/namespaces/default/configmaps"
-        await made.api.call("POST", maps, config_map("a p 10.0.0.1\n"))
+        await local.api.call("POST", maps, config_map("a p 10.0.0.1\n"))
         children, ports = Children(tmp_path), dict(zip(SERVICES, free_ports(len(SERVICES)), strict=True))
         try:
             for name, (module, flags) in SERVICES.items():
@@ -96,14 +96,14 @@ async def test_every_service_serves_its_pages_and_all_that_alerts_ask_for(tmp_pa
                 pages += answers["/metrics"][1]
         finally:
             children.close()
-    there = set(re.findall(r"^# TYPE (turnout_\w+) ", pages, re.M))
+    metrics = set(re.findall(r"^# TYPE (turnout_\w+) ", pages, re.M))
     queries = (
         yaml.safe_load(RULES.read_text())["groups"],
         [json.loads(each.read_text()) for each in BOARDS.glob("*.json")],
     )
-    asked = {name for name in series(exprs_in(queries)) if not ELSEWHERE.match(name)}
+    required_metrics = {name for name in series(exprs_in(queries)) if not ELSEWHERE.match(name)}
     served = {
-        name for name in there for name in (name, f"{name}_total", f"{name}_bucket", f"{name}_sum", f"{name}_count")
+        name for name in metrics for name in (name, f"{name}_total", f"{name}_bucket", f"{name}_sum", f"{name}_count")
     }
-    assert asked
-    assert asked - served == set()
+    assert required_metrics
+    assert required_metrics - served == set()

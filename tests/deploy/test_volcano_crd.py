@@ -65,7 +65,7 @@ REFUSED = {
 }
 
 
-async def _asked(api, definition):
+async def _answer_about(api, definition):
     """Give what the server makes of each job under a definition: its spec, or the code of its refusal."""
     await api.create(yaml.safe_load(await asyncio.to_thread(definition.read_text)))
     await api.until(DEFINITIONS, lambda all_: any(map(_serves_jobs, all_)) or None, 30)
@@ -101,7 +101,7 @@ def _serves_jobs(definition):
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def answers(module_plane):
     async with module_plane.api() as api:
-        yield await _asked(api, THEIRS), await _asked(api, OURS)
+        yield await _answer_about(api, THEIRS), await _answer_about(api, OURS)
 
 
 @pytest.mark.slow

@@ -20,12 +20,12 @@ def test_the_page_is_as_the_table_says():
 
 @pytest.mark.contract("XD-12")
 def test_each_promise_is_told_in_one_place_of_each_language():
-    assert Counter({each: len(places) for each, places in PLACES.items()}) == Counter(PROMISED)
+    assert Counter({each: len(of_each) for each, of_each in PLACES.items()}) == Counter(PROMISED)
 
 
 def test_the_chinese_place_is_a_page_in_chinese():
     """tests/test_docs.py holds that each section that is linked is there."""
-    for file in {places[0].zh.partition("#")[0] for places in PLACES.values()}:
+    for file in {of_each[0].zh.partition("#")[0] for of_each in PLACES.values()}:
         text = (ROOT / DOCS / file).read_text()
         assert len(re.findall(r"[\u4e00-\u9fff]", text)) > 400, file
 

@@ -71,7 +71,9 @@ def test_what_the_base_brings_is_three_packages_and_none_of_the_heavy_ones(base)
 
 @pytest.mark.parametrize("extra", EXTRAS)
 def test_a_program_knows_the_modules_of_its_extra(extra):
-    dependencies = {Requirement(line).name for line in setup_cfg()["options.extras_require"][extra].splitlines() if line}
+    dependencies = {
+        Requirement(line).name for line in setup_cfg()["options.extras_require"][extra].splitlines() if line
+    }
     brings = packages_distributions() | {"py_spy": ["py-spy"], "yaml": ["pyyaml"]}  # py-spy is a program alone
     assert {brings[module][0].lower().replace("_", "-") for module in EXTRAS[extra] if module in brings} <= dependencies
     assert len(EXTRAS[extra]) == len(dependencies)

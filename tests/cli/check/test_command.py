@@ -25,10 +25,10 @@ def of_ours(found):
 def answers():
     """Give what a healthy cluster answers, by path."""
     now = rfc3339(time.time())
-    held = lease("turnout-autoscaler")
-    held["spec"]["renewTime"] = now
-    heard = lease("n1")
-    heard["spec"]["renewTime"] = now
+    autoscaler_lease = lease("turnout-autoscaler")
+    autoscaler_lease["spec"]["renewTime"] = now
+    nominator_lease = lease("n1")
+    nominator_lease["spec"]["renewTime"] = now
     pod = {
         "metadata": {"name": "turnout-extender-a", "namespace": "gpu-team"},
         "spec": {"containers": [{"name": "extender"}]},
@@ -40,8 +40,8 @@ def answers():
         "/apis/apps/v1/deployments": [of_ours(deployment("extender")), other],
         "/api/v1/nodes": [node("n1")],
         PODS: [of_ours(pod)],
-        f"{leases}/gpu-team/leases": [of_ours(held)],
-        f"{leases}/kube-node-lease/leases": [heard],
+        f"{leases}/gpu-team/leases": [of_ours(autoscaler_lease)],
+        f"{leases}/kube-node-lease/leases": [nominator_lease],
         MAP: {"data": {"topology_config": "leaf-1 s n1\n"}},
         PAGE: 'turnout_extender_requests_total{verb="filter",outcome="ok"} 12\n',
     }
@@ -125,8 +125,12 @@ async def test_what_is_only_doubtful_is_no_failure(served):
     config, given = served
     given["/api/v1/nodes"].append(node("n2"))
     code, out, _ = await turnout("check", "--kubeconfig", config, "-o", "json")
-    told = [each for each in json.loads(out) if each["word"] != "fine"]
-    assert (code, [each["word"] for each in told], [each["about"] for each in told]) == (0, ["doubtful"], ["map"])
+    verdicts = [each for each in json.loads(out) if each["word"] != "fine"]
+    assert (code, [each["word"] for each in verdicts], [each["about"] for each in verdicts]) == (
+        0,
+        ["doubtful"],
+        ["map"],
+    )
 
 
 @pytest.mark.asyncio

@@ -81,9 +81,9 @@ CASES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("seen", "number", "word", "text", "remedy"), CASES.values(), ids=CASES)
-def test_a_placement_method(seen, number, word, text, remedy):
-    line = [line for line in lines(seen) if line.about == "way"][number]
+@pytest.mark.parametrize(("facts", "number", "word", "text", "remedy"), CASES.values(), ids=CASES)
+def test_a_placement_method(facts, number, word, text, remedy):
+    line = [line for line in lines(facts) if line.about == "way"][number]
     assert (line.level, text in line.text, remedy in line.remedy) == (Level(word), True, True), line
 
 

@@ -36,9 +36,9 @@ def lease(name, age_s=1.0, holder="pod-1"):
     return {"metadata": {"name": name, "namespace": "gpu-team"}, "spec": spec}
 
 
-def page(asked=7, offered=((8, 7),), ends_s=NOW_S + 300 * DAY_S):
+def page(requests=7, offered=((8, 7),), ends_s=NOW_S + 300 * DAY_S):
     """An extender's metrics. offered: how many answers named at most so many nodes."""
-    text = f'turnout_extender_requests_total{{verb="filter",outcome="ok"}} {asked}\n'
+    text = f'turnout_extender_requests_total{{verb="filter",outcome="ok"}} {requests}\n'
     text += "# TYPE turnout_extender_answer_nodes histogram\n"
     for bound, count in (*offered, ("+Inf", offered[-1][1])):
         text += f'turnout_extender_answer_nodes_bucket{{verb="prioritize",le="{bound}"}} {count}\n'
@@ -191,10 +191,10 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize(("seen", "told"), CASES.values(), ids=CASES)
-def test_what_is_not_right_is_told_with_its_remedy(seen, told):
-    word, about, text, remedy = told
-    (found,) = (line for line in lines(seen) if line.level is not Level.FINE and line.about != "way")
+@pytest.mark.parametrize(("facts", "verdict"), CASES.values(), ids=CASES)
+def test_what_is_not_right_is_told_with_its_remedy(facts, verdict):
+    word, about, text, remedy = verdict
+    (found,) = (line for line in lines(facts) if line.level is not Level.FINE and line.about != "way")
     assert (found.level, found.about) == (word, about)
     assert text in found.text
     assert remedy in found.remedy
@@ -213,10 +213,10 @@ def test_another_controller_of_a_kind_that_we_leave_alone_is_fine():
 
 @pytest.mark.parametrize("text", ["", "\x00", "turnout_extender_requests_total{ 1\n", "a b c d\n" * 9])
 def test_a_page_that_is_none_is_an_extender_that_was_never_asked(text):
-    told = [
+    verdicts = [
         line.level for line in lines(replace(FINE, extender_metrics={"a": samples(text)})) if line.about == "extender"
     ]
-    assert told == [Level.WRONG]
+    assert verdicts == [Level.WRONG]
 
 
 def test_many_names_are_cut():

@@ -14,8 +14,8 @@ class Plain(BaseHTTPRequestHandler):
         self.reply(b"ok")
 
     def do_POST(self):
-        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        answer = {"NodeNames": asked["NodeNames"]} if self.path == "/filter" else []
+        arguments = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        answer = {"NodeNames": arguments["NodeNames"]} if self.path == "/filter" else []
         self.reply(json.dumps(answer).encode())
 
     def reply(self, body):

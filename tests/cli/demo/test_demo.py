@@ -68,13 +68,15 @@ def test_the_board_draws_what_stands_where():
 
 def test_crossings_are_counted_on_the_ring_of_indices():
     play = scene(1, 3)
-    here, there = [p.name for p in play.places[:2]], [p.name for p in play.places[-2:]]
+    first_leaf, last_leaf = [p.name for p in play.places[:2]], [p.name for p in play.places[-2:]]
     gang = DemoGang("A", pods=4, gpus=8)
-    near = score(fabric_of(play), play, gang, dict(enumerate([*here, *there])))
-    mixed = score(fabric_of(play), play, gang, dict(enumerate([here[0], there[0], here[1], there[1]])))
-    assert (near.leaves, near.crossings) == (2, 4)  # two edges, each out of a leaf and out of a spine
+    in_order = score(fabric_of(play), play, gang, dict(enumerate([*first_leaf, *last_leaf])))
+    mixed = score(
+        fabric_of(play), play, gang, dict(enumerate([first_leaf[0], last_leaf[0], first_leaf[1], last_leaf[1]]))
+    )
+    assert (in_order.leaves, in_order.crossings) == (2, 4)  # two edges, each out of a leaf and out of a spine
     assert (mixed.leaves, mixed.crossings) == (2, 8)
-    assert score(fabric_of(play), play, gang, {0: here[0]}) is None
+    assert score(fabric_of(play), play, gang, {0: first_leaf[0]}) is None
 
 
 def test_moved_cables_make_room_that_no_leaf_had():
@@ -110,12 +112,12 @@ def test_the_sentence_is_true_whatever_comes_out(ours, theirs, says):
 
 
 def test_questions_without_an_answer_are_told():
-    asked = (ExtenderCall("filter", 3, 0.001, ""), ExtenderCall("filter", 3, 0.002, "down"))
-    told = requests_sentence(Tally((), Pair({}, {}), asked))
-    assert "2 times (2 filter, 0 prioritize)" in told
-    assert "1 went without an answer" in told
-    assert "fault" not in told
-    assert "3 got a neutral answer" in requests_sentence(Tally((), Pair({}, {}), asked, neutral=3))
+    calls = (ExtenderCall("filter", 3, 0.001, ""), ExtenderCall("filter", 3, 0.002, "down"))
+    sentence = requests_sentence(Tally((), Pair({}, {}), calls))
+    assert "2 times (2 filter, 0 prioritize)" in sentence
+    assert "1 went without an answer" in sentence
+    assert "fault" not in sentence
+    assert "3 got a neutral answer" in requests_sentence(Tally((), Pair({}, {}), calls, neutral=3))
 
 
 @pytest.mark.long

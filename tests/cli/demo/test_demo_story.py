@@ -25,16 +25,16 @@ from turnout.cli.demo.lending.testbed import PLAYERS, decision
 NODES = ["gpu-1", "gpu-2", "gpu-3", "gpu-4"]
 
 
-def at(at_s, word, letter="", said=None, **held):
+def at(at_s, word, letter="", decision=None, **holders):
     """A moment. held: GPUs by job, which sit from the first node on."""
-    workers = [(job, index) for job, count in held.items() for index in range(count)]
+    workers = [(job, index) for job, count in holders.items() for index in range(count)]
     seats = (GpuSeat(job, index, NODES[min(number // 4, 3)], True) for number, (job, index) in enumerate(workers))
-    return StoryMoment(at_s, word, letter, tuple(seats), said)
+    return StoryMoment(at_s, word, letter, tuple(seats), decision)
 
 
-def says(at_s, letter, was, workers, reason, receiver="", detail="", **held):
-    said = LoggedDecision(letter, was, workers, reason, detail, receiver, is_written=was != workers)
-    return at(at_s, MomentKind.DECIDES, letter, said, **held)
+def says(at_s, letter, was, workers, reason, receiver="", detail="", **holders):
+    decision = LoggedDecision(letter, was, workers, reason, detail, receiver, is_written=was != workers)
+    return at(at_s, MomentKind.DECIDES, letter, decision, **holders)
 
 
 AS_TOLD = (
@@ -71,8 +71,10 @@ def story(moments=AS_TOLD):
 def but(at_s, **changes):
     """The story in which one decision was another."""
     moved = changes.pop("moved", at_s)
-    told = [replace(m, at_s=moved, decision=replace(m.decision, **changes)) if m.at_s == at_s else m for m in AS_TOLD]
-    return story(sorted(told, key=lambda moment: moment.at_s))
+    moments = [
+        replace(m, at_s=moved, decision=replace(m.decision, **changes)) if m.at_s == at_s else m for m in AS_TOLD
+    ]
+    return story(sorted(moments, key=lambda moment: moment.at_s))
 
 
 def also(*more):
@@ -84,8 +86,8 @@ def without(at_s):
     return story(moment for moment in AS_TOLD if moment.at_s != at_s)
 
 
-def faults(told):
-    return missing_parts(told, lends="A", served="B", too_large="C", refused="D")
+def faults(moments):
+    return missing_parts(moments, lends="A", served="B", too_large="C", refused="D")
 
 
 def test_a_story_as_it_is_told_lacks_nothing():
@@ -93,7 +95,7 @@ def test_a_story_as_it_is_told_lacks_nothing():
 
 
 @pytest.mark.parametrize(
-    ("told", "says_so"),
+    ("moments", "says_so"),
     [
         pytest.param(but(0.5, workers=11), "A did not grow to 12 at first", id="idle GPUs stayed idle"),
         pytest.param(but(0.5, reason=Reason.ROOM_TAKEN), "A did not grow to 12 at first", id="for another reason"),
@@ -127,12 +129,12 @@ def test_a_story_as_it_is_told_lacks_nothing():
         pytest.param(also(at(1.5, MomentKind.MOVES, A=1)), "A had 1 workers, fewer than 2", id="below its least"),
     ],
 )
-def test_what_did_not_happen_is_named(told, says_so):
-    assert any(says_so in fault for fault in faults(told)), faults(told)
+def test_what_did_not_happen_is_named(moments, says_so):
+    assert any(says_so in fault for fault in faults(moments)), faults(moments)
 
 
 def test_gpu_seconds_are_what_was_held_for_how_long():
-    told = story(
+    moments = story(
         [
             at(0.0, MomentKind.ARRIVES, "A"),
             at(1.0, MomentKind.MOVES, A=12),
@@ -140,7 +142,7 @@ def test_gpu_seconds_are_what_was_held_for_how_long():
             at(4.0, MomentKind.MOVES),
         ]
     )
-    sums = sum_up(told)
+    sums = sum_up(moments)
     assert (sums.own_gpu_s, sums.lent_gpu_s, sums.idle_gpu_s) == (2 * 2 + 8 * 1, 10 * 2, 16 * 4 - 32)
     assert sums.all_gpu_s == 64
 
@@ -150,13 +152,13 @@ def test_sums_count_changes_and_the_longest_wait():
     assert (sums.growths, sums.shrinks, sums.given) == (2, 2, 8)
     assert [wait.letter for wait in sums.waiting_times] == ["B", "C"]
     assert sums.longest.letter == "C"
-    told = sentence(story(), sums)
-    assert "B ran 0.60 s after its turn had come, C ran 1.00 s after" in told
-    assert f"A used {sums.lent_gpu_s:.0f} GPU-seconds" in told
+    text = sentence(story(), sums)
+    assert "B ran 0.60 s after its turn had come, C ran 1.00 s after" in text
+    assert f"A used {sums.lent_gpu_s:.0f} GPU-seconds" in text
 
 
 @pytest.mark.parametrize(
-    ("letter", "told"),
+    ("letter", "parts"),
     [
         (
             "B",
@@ -169,8 +171,8 @@ def test_sums_count_changes_and_the_longest_wait():
         ),
     ],
 )
-def test_a_wait_is_told_in_its_parts(letter, told):
-    assert wait_text(wait_of(story(), letter)) == told
+def test_a_wait_is_told_in_its_parts(letter, parts):
+    assert wait_text(wait_of(story(), letter)) == parts
 
 
 def test_nobody_waited_where_nobody_gave():
@@ -190,7 +192,7 @@ def test_a_leaf_shows_who_sits_where():
 
 
 def test_the_chart_shows_what_was_held_when():
-    told = story(
+    moments = story(
         [
             at(0.0, MomentKind.ARRIVES, "A"),
             at(1.0, MomentKind.ARRIVES, "B", A=4),
@@ -198,14 +200,14 @@ def test_the_chart_shows_what_was_held_when():
             at(4, MomentKind.MOVES),
         ]
     )
-    drawn = chart(told, 4)
+    drawn = chart(moments, 4)
     assert drawn.rows[-4:] == ("·a··", "·aBB", "·AAA", "·AAA")
     assert set(drawn.rows[:-4]) == {"····"}
     assert (drawn.marks, drawn.column_s) == ("A+ B+ B-", 1.0)
 
 
 @pytest.mark.parametrize(
-    ("at_s", "told"),
+    ("at_s", "text"),
     [
         (0.0, "A arrives: 2 to 12 workers"),
         (0.5, "A grows from 2 to 12"),
@@ -225,13 +227,13 @@ def test_the_chart_shows_what_was_held_when():
         (13.0, "0.9 s later this has changed: A has 12, D has 1, 3 GPUs idle"),
     ],
 )
-def test_each_moment_is_told_as_what_it_was(at_s, told):
+def test_each_moment_is_told_as_what_it_was(at_s, text):
     until = [moment for moment in AS_TOLD if moment.at_s <= at_s]
-    assert line(story(until), until[-1]) == told
+    assert line(story(until), until[-1]) == text
 
 
 @pytest.mark.parametrize(
-    ("text", "heard"),
+    ("text", "logged_decision"),
     [
         pytest.param({"event": "leading"}, None, id="not a decision"),
         pytest.param({"event": "not_resized", "job": "VolcanoJob/team/job-a"}, None, id="not carried out"),
@@ -265,8 +267,8 @@ def test_each_moment_is_told_as_what_it_was(at_s, told):
         ),
     ],
 )
-def test_the_autoscalers_log_is_heard(text, heard):
-    assert decision(json.dumps(text), PLAYERS) == heard
+def test_the_autoscalers_log_is_heard(text, logged_decision):
+    assert decision(json.dumps(text), PLAYERS) == logged_decision
 
 
 def test_what_is_no_json_is_not_heard():

@@ -51,9 +51,9 @@ class Reviews:
             user = self.tokens.get(spec["token"])
             status = {"authenticated": user is not None, "user": {"username": user, "groups": ["g"]}}
         else:
-            asked = spec["resourceAttributes"]
-            assert asked["verb"] == "list"
-            status = {"allowed": (spec["user"], asked["resource"], asked["namespace"]) in self.grants}
+            attributes = spec["resourceAttributes"]
+            assert attributes["verb"] == "list"
+            status = {"allowed": (spec["user"], attributes["resource"], attributes["namespace"]) in self.grants}
         return json.dumps({"status": status}).encode()
 
 
@@ -78,7 +78,7 @@ def test_a_token_that_nobody_knows_is_refused(token):
 
 
 def test_an_answer_counts_for_a_minute():
-    async def asked():
+    async def story():
         clock, reviews = ManualClock(), Reviews({"t1": "ann"})
         access = ClusterAccess(reviews, clock)
         await access.identity_of("t1")
@@ -90,17 +90,17 @@ def test_an_answer_counts_for_a_minute():
             await access.identity_of("t1")
         return len(reviews.bodies)
 
-    assert asyncio.run(asked()) == 2
+    assert asyncio.run(story()) == 2
 
 
 def test_many_requests_at_once_are_one_review():
-    async def asked():
+    async def story():
         reviews = Reviews({"t1": "ann"})
         access = ClusterAccess(reviews, ManualClock())
         await asyncio.gather(*(access.identity_of("t1") for _ in range(50)))
         return len(reviews.bodies)
 
-    assert asyncio.run(asked()) == 1
+    assert asyncio.run(story()) == 1
 
 
 MANY = tuple(f"team-{number:04}" for number in range(2_000))
@@ -137,34 +137,34 @@ async def whole_rights(access, clock, user="ann"):
     return rights
 
 
-async def _soon(asked, clock):
+async def _soon(question, clock):
     """Return what a request is answered, which waits for WAIT_S seconds at most."""
-    task = asyncio.create_task(asked)
+    task = asyncio.create_task(question)
     await clock.advance(WAIT_S)
     return await asyncio.wait_for(task, 20)
 
 
 def test_the_rights_in_many_namespaces_are_asked_for_at_a_bounded_rate():
-    async def asked():
+    async def story():
         clock = ManualClock()
         reviews = SlowReviews({}, {("ann", "pods", "team-0000"), ("ann", "pods", "team-1999")})
         access = ClusterAccess(reviews, clock)
         first = await _soon(access.rights_of(Identity("ann"), MANY), clock)
         begun_s = clock.now_s
-        whole = await whole_rights(access, clock)
-        return first, whole, clock.now_s - begun_s, reviews
+        all_rights = await whole_rights(access, clock)
+        return first, all_rights, clock.now_s - begun_s, reviews
 
-    first, whole, took_s, reviews = asyncio.run(asked())
+    first, all_rights, took_s, reviews = asyncio.run(story())
     assert first.namespaces == {"team-0000"}
     assert 0 < first.unknown_namespaces < len(MANY)
-    assert (whole.namespaces, whole.unknown_namespaces) == ({"team-0000", "team-1999"}, 0)
+    assert (all_rights.namespaces, all_rights.unknown_namespaces) == ({"team-0000", "team-1999"}, 0)
     assert took_s >= (len(MANY) - 3 * REVIEWS_PER_S) / REVIEWS_PER_S
     assert sorted(reviews.namespaces()) == list(MANY)
     assert reviews.most_running <= MAX_OF_VIEWER
 
 
 def test_a_minute_later_only_rights_that_were_granted_are_asked_for_again():
-    async def asked():
+    async def story():
         clock, reviews = ManualClock(), SlowReviews({}, {("ann", "pods", "team-0007")})
         access, found = ClusterAccess(reviews, clock), []
         await whole_rights(access, clock)
@@ -178,23 +178,23 @@ def test_a_minute_later_only_rights_that_were_granted_are_asked_for_again():
             found.append(reviews.namespaces())
         return found
 
-    minute, minutes = asyncio.run(asked())
+    minute, minutes = asyncio.run(story())
     assert minute == ["team-0007"]
     assert sorted(minutes) == list(MANY)
 
 
 def test_a_viewer_of_everything_costs_two_reviews_whatever_there_is():
-    async def asked():
+    async def story():
         reviews = SlowReviews({}, {("bob", "pods", "")})
         rights = await ClusterAccess(reviews, ManualClock()).rights_of(Identity("bob"), MANY)
         return rights, len(reviews.bodies)
 
-    rights, count = asyncio.run(asked())
+    rights, count = asyncio.run(story())
     assert (rights.all_namespaces, rights.unknown_namespaces, count) == (True, 0, 2)
 
 
 def test_another_viewer_logs_in_while_the_rights_of_one_are_asked_for():
-    async def asked():
+    async def story():
         clock, reviews = ManualClock(), SlowReviews({"t2": "bob"}, {("bob", "pods", "")})
         reviews.open.clear()
         access = ClusterAccess(reviews, clock)
@@ -202,7 +202,7 @@ def test_another_viewer_logs_in_while_the_rights_of_one_are_asked_for():
         bob = await access.identity_of("t2")
         return await access.rights_of(bob, MANY)
 
-    assert asyncio.run(asked()).all_namespaces
+    assert asyncio.run(story()).all_namespaces
 
 
 @pytest.mark.parametrize(
@@ -213,7 +213,7 @@ def test_another_viewer_logs_in_while_the_rights_of_one_are_asked_for():
     ],
 )
 def test_a_right_without_a_new_answer(later_s, namespaces):
-    async def asked():
+    async def story():
         clock, reviews = ManualClock(), SlowReviews({}, {("ann", "pods", "team-0007")})
         access = ClusterAccess(reviews, clock)
         await access.rights_of(Identity("ann"), MANY[:20])
@@ -221,11 +221,11 @@ def test_a_right_without_a_new_answer(later_s, namespaces):
         clock.now_s += later_s
         return (await _soon(access.rights_of(Identity("ann"), MANY[:20]), clock)).namespaces
 
-    assert asyncio.run(asked()) == namespaces
+    assert asyncio.run(story()) == namespaces
 
 
 def test_a_right_that_was_taken_away_ends_after_a_minute():
-    async def asked():
+    async def story():
         clock, reviews = ManualClock(), SlowReviews({}, {("ann", "pods", "team-0007")})
         access = ClusterAccess(reviews, clock)
         before = await access.rights_of(Identity("ann"), MANY[:20])
@@ -233,11 +233,11 @@ def test_a_right_that_was_taken_away_ends_after_a_minute():
         clock.now_s += RIGHTS_AGE_S
         return before.namespaces, (await access.rights_of(Identity("ann"), MANY[:20])).namespaces
 
-    assert asyncio.run(asked()) == ({"team-0007"}, frozenset())
+    assert asyncio.run(story()) == ({"team-0007"}, frozenset())
 
 
 def test_no_answer_of_the_api_server_is_no_refusal():
-    async def asked():
+    async def story():
         reviews = Reviews({"t1": "ann"})
         access = ClusterAccess(reviews, ManualClock())
         reviews.broken = True
@@ -246,17 +246,17 @@ def test_no_answer_of_the_api_server_is_no_refusal():
         reviews.broken = False
         return await access.identity_of("t1")
 
-    assert asyncio.run(asked()).user == "ann"
+    assert asyncio.run(story()).user == "ann"
 
 
 def test_the_person_at_the_machine_has_the_secret_of_the_address():
-    async def asked():
+    async def story():
         access = LocalAccess("secret")
         with pytest.raises(NotLoggedIn):
             await access.identity_of("guess")
         return await access.rights_of(await access.identity_of("secret"), ())
 
-    assert asyncio.run(asked()).all_namespaces
+    assert asyncio.run(story()).all_namespaces
 
 
 def test_a_session_ends_after_its_time():

@@ -65,14 +65,14 @@ def test_a_pod_with_more_gpus_than_its_node_offers_is_cut():
 
 
 def test_hidden_jobs_keep_their_gpus_and_lose_their_names():
-    seen = visible_state(state_of(), TEAM_B)
-    n0, n1, *_ = cells(gpu_cells(seen))
+    visible = visible_state(state_of(), TEAM_B)
+    n0, n1, *_ = cells(gpu_cells(visible))
     assert [name for name, _ in n0] == ["?"] * 8
     assert n1[0] == (B, PART_OTHER)
-    assert [each.job for each in seen.jobs] == [B]
-    assert [each.object for each in seen.decisions] == [B]
-    assert summary(seen).used_gpus == summary(state_of()).used_gpus
-    assert not any("team-a" in text for text in (str(gpu_cells(seen)), str(node_list(seen, read_query({}, ())))))
+    assert [each.job for each in visible.jobs] == [B]
+    assert [each.object for each in visible.decisions] == [B]
+    assert summary(visible).used_gpus == summary(state_of()).used_gpus
+    assert not any("team-a" in text for text in (str(gpu_cells(visible)), str(node_list(visible, read_query({}, ())))))
 
 
 def test_of_a_hidden_queue_a_viewer_sees_only_that_it_exists():
@@ -82,8 +82,8 @@ def test_of_a_hidden_queue_a_viewer_sees_only_that_it_exists():
 
 
 def test_without_the_right_to_list_nodes_there_is_no_fabric():
-    seen = visible_state(state_of(), Rights(True, frozenset(), False))
-    assert (seen.hosts, fabric_tree(seen).switches, largest_gangs(seen).items) == ((), (), ())
+    visible = visible_state(state_of(), Rights(True, frozenset(), False))
+    assert (visible.hosts, fabric_tree(visible).switches, largest_gangs(visible).items) == ((), (), ())
 
 
 def test_with_all_rights_nothing_changes():

@@ -57,11 +57,17 @@ async def show(tab, place):
     ("theme", "width"), [("light", 1_440), ("dark", 1_440), ("light", 390)], ids=["light", "dark", "phone"]
 )
 async def test_every_view_answers_its_question_without_an_error(tmp_path, theme, width):
-    wanted = {"fabric": "Largest free gang", "queues": "Quota", "jobs": "ocr", "decisions": "Decisions", "nodes": "n3"}
+    text_by_view = {
+        "fabric": "Largest free gang",
+        "queues": "Quota",
+        "jobs": "ocr",
+        "decisions": "Decisions",
+        "nodes": "n3",
+    }
     async with page(tmp_path) as (address, _, _), browser(address, theme=theme, width=width) as (tab, console):
         for view in VIEWS:
             await show(tab, f"#/{view}")
-            await tab.get_by_text(wanted[view]).first.wait_for()
+            await tab.get_by_text(text_by_view[view]).first.wait_for()
             await tab.screenshot(path=SCREENS / f"{view}-{theme}-{width}.png", full_page=True)
             overflow = await tab.evaluate("document.documentElement.scrollWidth - innerWidth")
             assert overflow <= 0, f"{view} is wider than the window by {overflow} px"

@@ -112,7 +112,7 @@ class Server:
 
 
 @asynccontextmanager
-async def asked(server, cluster=""):
+async def samples_of(server, cluster=""):
     """Give a source of the past from this server, and its clock."""
     clock = ManualClock(wall_s=NOW_S)
     async with server.running() as url, aiohttp.ClientSession() as session:
@@ -133,7 +133,7 @@ def two_points(form):
 @pytest.mark.asyncio
 async def test_an_answer_counts_for_some_minutes():
     server = Server(two_points)
-    async with asked(server, 'a"b') as (past, clock):
+    async with samples_of(server, 'a"b') as (past, clock):
         for _ in range(3):
             found = await past.queue("team", "1h", NOW_S)
         assert [each.min_gpus for each in found.samples] == [6, 6]
@@ -160,7 +160,7 @@ FAULTS = {
 @pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
 async def test_a_fault_is_a_note_and_is_asked_again_later(fault):
     server = Server(fault)
-    async with asked(server) as (past, clock):
+    async with samples_of(server) as (past, clock):
         first = await past.queue("team", "1h", NOW_S)
         assert (first.samples, bool(first.note)) == ((), True)
         count = len(server.forms)
@@ -175,7 +175,7 @@ async def test_a_fault_is_a_note_and_is_asked_again_later(fault):
 @pytest.mark.asyncio
 async def test_a_fault_does_not_take_what_was_known():
     server = Server(two_points)
-    async with asked(server) as (past, clock):
+    async with samples_of(server) as (past, clock):
         before = await past.queue("team", "1h", NOW_S)
         server.answer = FAULTS["an error"]
         clock.now_s += KNOWN_S
@@ -198,7 +198,7 @@ async def test_nobody_listens():
 async def test_a_slow_prometheus_lets_nobody_wait_for_long():
     server = Server(two_points)
     server.release.clear()
-    async with asked(server) as (past, _):
+    async with samples_of(server) as (past, _):
         found = await asyncio.gather(*(past.queue("team", "1h", NOW_S) for _ in range(5)))
         assert {each.note for each in found} == {"Prometheus has not answered yet."}
         assert len(server.forms) == 1
@@ -211,7 +211,7 @@ async def test_a_slow_prometheus_lets_nobody_wait_for_long():
 @pytest.mark.asyncio
 async def test_a_bounded_number_of_answers_is_remembered():
     server = Server(two_points)
-    async with asked(server) as (past, _):
+    async with samples_of(server) as (past, _):
         for at in range(MAX_KNOWN + 1):
             await past.queue(f"q{at}", "1h", NOW_S)
         count = len(server.forms)
@@ -224,7 +224,7 @@ async def test_a_bounded_number_of_answers_is_remembered():
 @pytest.mark.asyncio
 async def test_the_past_of_a_job_begins_with_the_job():
     server = Server(lambda form: matrix(({}, [(NOW_S - 60, 2), (NOW_S - 30, 3)])))
-    async with asked(server) as (past, _):
+    async with samples_of(server) as (past, _):
         found = await past.job(job("Job/team-a/bert", since_at_s=NOW_S - 3_600), NOW_S)
         assert found.samples == (SizeSample(NOW_S - 60, 2), SizeSample(NOW_S - 30, 3))
         assert float(server.forms[0]["end"]) - float(server.forms[0]["start"]) == 3_600
@@ -235,7 +235,7 @@ async def test_the_past_of_a_job_begins_with_the_job():
 @pytest.mark.asyncio
 async def test_a_job_that_is_created_again_has_a_past_of_its_own():
     server = Server(lambda form: matrix(({}, [(float(form["end"]) - 30, 2)])))
-    async with asked(server) as (past, clock):
+    async with samples_of(server) as (past, clock):
         await past.job(job("Job/team-a/bert", since_at_s=NOW_S - 3_600), NOW_S)
         clock.now_s += 60
         found = await past.job(job("Job/team-a/bert", since_at_s=NOW_S + 10), NOW_S + 60)

@@ -220,8 +220,8 @@ async def test_pods_that_ask_for_absurd_amounts_break_no_answer(tmp_path):
             path = "/api/v1/namespaces/team-a/pods"
             await client.create(path, pod("team-a", f"absurd-{at}", "n1" if at % 2 else "", gpus=2**63 - 1))
         await asyncio.wait_for(changed.wait(), 20)
-        for asked in ("summary", "fabric/gpus", "queues", "jobs", "nodes", "fabric/largest"):
-            assert (await ask(asked))[0] == 200, asked
+        for answer_path in ("summary", "fabric/gpus", "queues", "jobs", "nodes", "fabric/largest"):
+            assert (await ask(answer_path))[0] == 200, answer_path
 
 
 async def test_before_the_first_observation_the_page_says_what_it_waits_for(tmp_path):

@@ -32,9 +32,9 @@ def test_days_have_the_sums_of_the_log(report):
     days = DailyUsage()
     for line in LOG.splitlines(keepends=True):
         days.add(line)
-    whole = read_usage(LOG.splitlines(keepends=True), 0.0)
-    assert sums(days.usage(""), report) == sums(whole, report)
-    assert days.usage("").measured_s == whole.measured_s
+    usage = read_usage(LOG.splitlines(keepends=True), 0.0)
+    assert sums(days.usage(""), report) == sums(usage, report)
+    assert days.usage("").measured_s == usage.measured_s
 
 
 def test_a_day_names_a_bounded_number_of_jobs():
@@ -131,7 +131,7 @@ USAGE = read_usage(LOG.splitlines(keepends=True), 0.0)
 ANN = Rights(False, frozenset(["team-a"]), True)
 
 
-def asked(rights=EVERYTHING, usage=USAGE, **parameters):
+def usage_answer(rights=EVERYTHING, usage=USAGE, **parameters):
     """The answer to a viewer with these rights."""
     state = visible_state(state_of(), rights)
     return usage_list(usage, state, rights, read_query(parameters, FILTERS), LogReading(1.0, 1))
@@ -162,7 +162,7 @@ def named(usage):
 ])  # fmt: skip
 def test_a_viewer_sees_the_hours_of_visible_queues_and_jobs(rights, report, rows_of):
     name = {"lending": "lender"}.get(report, report)
-    assert sorted(row[name] for row in asked(rights, named(USAGE), by=report).items) == rows_of
+    assert sorted(row[name] for row in usage_answer(rights, named(USAGE), by=report).items) == rows_of
 
 
 @pytest.mark.parametrize(("parameters", "found"), [
@@ -175,16 +175,16 @@ def test_a_viewer_sees_the_hours_of_visible_queues_and_jobs(rights, report, rows
 ])  # fmt: skip
 def test_filters_order_and_pages(parameters, found):
     by = {"lending": "borrower"}.get(parameters["by"], parameters["by"])
-    assert [row[by] for row in asked(**parameters).items] == found
+    assert [row[by] for row in usage_answer(**parameters).items] == found
 
 
 def test_the_pages_together_are_the_report():
     pages, after = [], "0"
     while after:
-        answer = asked(by="day", limit="1", **{"continue": after})
+        answer = usage_answer(by="day", limit="1", **{"continue": after})
         pages += answer.items
         after = answer.next
-    assert pages == list(asked(by="day").items)
+    assert pages == list(usage_answer(by="day").items)
     assert answer.total == len(pages) == 6
     assert answer.columns == tuple(fields("day"))
 
@@ -195,7 +195,7 @@ def test_the_pages_together_are_the_report():
 ], ids=str)  # fmt: skip
 def test_a_question_without_a_meaning_is_refused(parameters):
     with pytest.raises(BadQuery):
-        asked(**parameters)
+        usage_answer(**parameters)
 
 
 @pytest.mark.asyncio

@@ -56,8 +56,8 @@ def test_pods_behind_our_gate_are_counted(more, count):
 def test_the_newest_word_of_the_nominator_is_told(events, reason, detail):
     found = gate_of(HELD, events, [lease()], NOW_S)
     assert (found.pods, found.reason, found.detail) == (2, reason, detail)
-    said = f": {reason}, {detail}" if reason else ","
-    assert gate_sentence(found).startswith(f"2 pods behind the scheduling gate turnout.dev/placement{said}")
+    ending = f": {reason}, {detail}" if reason else ","
+    assert gate_sentence(found).startswith(f"2 pods behind the scheduling gate turnout.dev/placement{ending}")
 
 
 @pytest.mark.parametrize(

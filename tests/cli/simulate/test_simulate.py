@@ -15,14 +15,14 @@ TWO = (TraceRow(0.0, "first", 1, 36_000.0), TraceRow(7_200.0, "second", 1, 36_00
 TRACE = "submission_time,num_gpu,duration\n0,1,36000\n7200,1,36000\n9000,2,1800\n"
 
 
-def told(rows=TWO, wanted=None, jobs=0):
-    wanted = wanted or SimulationOptions(nodes=(4,))
-    submissions, rules = jobs_of(rows, wanted, jobs)
-    return simulate(submissions, rules, wanted)
+def report_text(rows=TWO, options=None, jobs=0):
+    options = options or SimulationOptions(nodes=(4,))
+    submissions, rules = jobs_of(rows, options, jobs)
+    return simulate(submissions, rules, options)
 
 
 def test_jobs_that_grow_into_idle_gpus_end_sooner():
-    found = figures(told())
+    found = figures(report_text())
     assert (found.jobs, found.gpus, found.nodes) == (2, 4, 1)
     assert found.faster > 1.5
     assert found.busy > found.busy_without
@@ -30,13 +30,13 @@ def test_jobs_that_grow_into_idle_gpus_end_sooner():
 
 
 def test_where_no_job_is_elastic_both_runs_are_the_same():
-    found = figures(told(wanted=SimulationOptions((4,), elastic=0.0)))
+    found = figures(report_text(options=SimulationOptions((4,), elastic=0.0)))
     assert (found.faster, found.gained, found.lost, found.restarts) == (1.0, 0, 0, 0.0)
     assert verdict(found).startswith("Jobs end no faster, and the cluster is busy to")
 
 
 @pytest.mark.parametrize(
-    ("rows", "wanted", "says"),
+    ("rows", "options", "says"),
     [
         ((), {}, "the trace has no job"),
         ((TraceRow(0.0, "wide", 16, 60.0),), {"nodes": (8,)}, "wide asks for 2 x 8 GPUs: no empty cluster of 1 nodes"),
@@ -45,9 +45,9 @@ def test_where_no_job_is_elastic_both_runs_are_the_same():
         (TWO, {"restart_s": -1.0}, "not negative"),
     ],
 )
-def test_what_cannot_be_replayed_is_refused(rows, wanted, says):
+def test_what_cannot_be_replayed_is_refused(rows, options, says):
     with pytest.raises(BadSimulation) as error:
-        told(rows, SimulationOptions(**wanted))
+        report_text(rows, SimulationOptions(**options))
     assert says in str(error.value)
 
 
@@ -63,8 +63,8 @@ def test_the_first_jobs_are_those_that_came_first():
 
 
 def test_progress_is_told_of_both_runs():
-    wanted, counts = SimulationOptions((4,)), []
-    simulate(*jobs_of(TWO, wanted), wanted, counts.append)
+    options, counts = SimulationOptions((4,)), []
+    simulate(*jobs_of(TWO, options), options, counts.append)
     assert counts == sorted(counts)
     assert counts[-1] == 4
 

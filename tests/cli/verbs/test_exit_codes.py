@@ -95,13 +95,13 @@ ABOUT_A_JOB = ["describe", "logs", "suspend", "unsuspend", "pause", "resume", "w
 
 def away(folder):
     """A kubeconfig that leads nowhere."""
-    told = {
+    config = {
         "clusters": [{"name": "c", "cluster": {"server": "http://127.0.0.1:9"}}],
         "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
         "users": [{"name": "u", "user": {}}],
         "current-context": "c",
     }
-    (folder / "config").write_text(json.dumps(told))
+    (folder / "config").write_text(json.dumps(config))
     return str(folder / "config")
 
 
@@ -149,20 +149,20 @@ def test_the_help_of_all_has_the_exit_codes(capsys):
         assert f"  {int(code):<4}{means}\n" in out
 
 
-def helps(top, words=()):
+def parsers_of(top, words=()):
     """Each command with the words that lead to it, and its parser."""
     for found in (each for each in top._actions if isinstance(each, argparse._SubParsersAction)):
-        for name, made in found.choices.items():
-            yield (*words, name), made
-            yield from helps(made, (*words, name))
+        for name, subparser in found.choices.items():
+            yield (*words, name), subparser
+            yield from parsers_of(subparser, (*words, name))
 
 
-@pytest.mark.parametrize("words", [words for words, _ in helps(parser()) if words != ("explain",)], ids=" ".join)
+@pytest.mark.parametrize("words", [words for words, _ in parsers_of(parser()) if words != ("explain",)], ids=" ".join)
 def test_a_help_says_what_the_command_does_and_shows_it(words):
-    made = dict(helps(parser()))[words]
-    told = made.format_help()
-    assert made.description
-    _, examples = told.split("\nexamples:\n")
+    command_parser = dict(parsers_of(parser()))[words]
+    help_text = command_parser.format_help()
+    assert command_parser.description
+    _, examples = help_text.split("\nexamples:\n")
     assert f"  turnout {' '.join(words)}" in examples
     assert "exit codes: " in examples
 

@@ -171,7 +171,7 @@ async def test_another_user_is_asked_for_in_every_request(tmp_path):
         script.lists = [page([pod("a")])]
         code, _ = await typed(kubeconfig(tmp_path, script.url), "nodes", "--as", "ana")
     assert code == ExitCode.DONE
-    assert {asked.headers["Impersonate-User"] for asked in script.asked} == {"ana"}
+    assert {request.headers["Impersonate-User"] for request in script.asked} == {"ana"}
 
 
 @pytest.mark.asyncio
@@ -198,7 +198,7 @@ async def test_another_user_is_asked_for_in_every_request(tmp_path):
 async def test_only_what_is_shown_is_asked_for(words, lists, tmp_path):
     async with scripted() as script:
         await typed(kubeconfig(tmp_path, script.url), *words)
-    assert {asked.path for asked in script.asked} == lists
+    assert {request.path for request in script.asked} == lists
 
 
 @pytest.mark.asyncio

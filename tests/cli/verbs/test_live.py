@@ -22,8 +22,8 @@ HELD = [PodGpus(f"VolcanoJob/team-a/job-{at}", "team-a", "research", f"gpu-{at}"
 OFFERS = [NodeOffer(f"gpu-{at}", 8) for at in range(1, 9)]
 
 
-def top(by="job", held=HELD, notes=("36 of 64 GPUs are held",)):
-    return listing(by, rows(by, held, OFFERS), notes)
+def top(by="job", holders=HELD, notes=("36 of 64 GPUs are held",)):
+    return listing(by, rows(by, holders, OFFERS), notes)
 
 
 def console(height=30):
@@ -59,12 +59,12 @@ def test_no_screen_is_higher_than_the_terminal(height):
 
 
 def test_a_name_cannot_move_the_cursor():
-    text = drawn(top(held=[PodGpus("Pod/a/\x1b[2Jx", "a", "q", "gpu-1", 1)]), heading="GPUs in \x1b[2J")
+    text = drawn(top(holders=[PodGpus("Pod/a/\x1b[2Jx", "a", "q", "gpu-1", 1)]), heading="GPUs in \x1b[2J")
     assert "\x1b[2J" not in text
 
 
 def test_an_empty_cluster_says_so():
-    assert "nobody asks for GPUs here" in drawn(top(held=[]))
+    assert "nobody asks for GPUs here" in drawn(top(holders=[]))
 
 
 class HandClock:
@@ -85,7 +85,7 @@ class HandClock:
 
 @pytest.mark.asyncio
 async def test_without_an_answer_the_last_rows_stay_with_their_age():
-    answers = [top(), Unreachable("GET", "/api/v1/pods", 0, ""), top(held=HELD[:1], notes=())]
+    answers = [top(), Unreachable("GET", "/api/v1/pods", 0, ""), top(holders=HELD[:1], notes=())]
     terminal = console()
 
     async def look():
@@ -126,9 +126,9 @@ async def test_on_a_terminal_a_new_node_appears_and_ctrl_c_ends_it_with_130(tmp_
             os.close(parent)
 
 
-async def until_text(parent, wanted):
+async def until_text(parent, text):
     read = b""
-    while wanted not in read:
+    while text not in read:
         read += await asyncio.to_thread(os.read, parent, 65536)
 
 

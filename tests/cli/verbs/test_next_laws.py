@@ -26,7 +26,7 @@ def mine(drawn, name):
     return [pod for pod in drawn.items[PODS] if pod["metadata"]["name"].rpartition("-")[0] in (name, f"{name}-w")]
 
 
-def alone(drawn, name):
+def only_job(drawn, name):
     """All others end."""
     drawn.items[JOBS] = [job for job in drawn.items[JOBS] if job["metadata"]["name"] == name]
     drawn.items[PODS] = mine(drawn, name)
@@ -85,15 +85,15 @@ def lowered(drawn, name):
 
 def completed(drawn, name):
     """Whoever creates its pods creates all of them."""
-    there = mine(drawn, name)
-    for index in range(12 if there else 0):
-        pod = copy.deepcopy(there[0])
+    pods = mine(drawn, name)
+    for index in range(12 if pods else 0):
+        pod = copy.deepcopy(pods[0])
         meta = pod["metadata"]
         meta["name"] = meta["uid"] = f"{meta['name'].rpartition('-')[0]}-{index}"
         if labels.VOLCANO_TASK_INDEX in meta.get("labels", {}):
             meta["labels"][labels.VOLCANO_TASK_INDEX] = str(index)
         minimum = int((meta.get("annotations") or {}).get(labels.KOORD_MIN) or _least(drawn, name))
-        if index < minimum and meta["name"] not in {each["metadata"]["name"] for each in there}:
+        if index < minimum and meta["name"] not in {each["metadata"]["name"] for each in pods}:
             drawn.items[PODS].append(pod)
 
 
@@ -136,8 +136,8 @@ def _asks(pod):
 
 # The beginning of the advice, and what it makes people do, one thing after another.
 DONE = {
-    "Wait until running jobs end, lower its min": (alone, lowered),
-    "Nothing is to be done: it starts once they are gone": (alone,),
+    "Wait until running jobs end, lower its min": (only_job, lowered),
+    "Nothing is to be done: it starts once they are gone": (only_job,),
     "Wait a few seconds; if it lasts": (bound,),
     "Lower its min, or ask the queue's admin for a higher limit": (allowed_more, lowered),
     "Lower its min, make its workers smaller, or add nodes": (lowered,),
@@ -149,13 +149,13 @@ DONE = {
 }
 
 
-async def told_of(drawn, wanted):
+async def told_of(drawn, key_wanted):
     """Tell of one waiting job, or of all where none is named."""
     settings = Settings()
     view = await look(Served(drawn.items), settings, "default")
     keys = {each.job.key for each in view.observation.jobs} | set(view.gangs)
-    told = {key: explanation_of(settings, view, key) for key in sorted(keys) if wanted in (None, key)}
-    return {key: each for key, each in told.items() if isinstance(each, Chain) and each.state == "waiting"}
+    explanations = {key: explanation_of(settings, view, key) for key in sorted(keys) if key_wanted in (None, key)}
+    return {key: each for key, each in explanations.items() if isinstance(each, Chain) and each.state == "waiting"}
 
 
 @pytest.mark.asyncio
@@ -163,11 +163,11 @@ async def told_of(drawn, wanted):
 async def test_who_does_what_is_advised_gets_the_job_started(first):
     for seed in range(first, first + TOGETHER):
         for key, chain in (await told_of(Drawn(seed), None)).items():
-            drawn, said = Drawn(seed), []
+            drawn, steps = Drawn(seed), []
             while chain is not None:
                 (things,) = (things for words, things in DONE.items() if chain.advice.startswith(words))
-                again = said.count(chain.advice)
-                assert again < len(things), f"seed {seed}, {key}: the same advice again: {said}"
-                said.append(chain.advice)
-                things[again](drawn, key.name)
+                repetitions = steps.count(chain.advice)
+                assert repetitions < len(things), f"seed {seed}, {key}: the same advice again: {steps}"
+                steps.append(chain.advice)
+                things[repetitions](drawn, key.name)
                 chain = (await told_of(drawn, key)).get(key)

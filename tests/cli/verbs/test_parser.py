@@ -23,9 +23,9 @@ def test_every_command_is_in_the_table_or_needs_no_import():
 
 @pytest.mark.parametrize("name", [*NAMES, *OWN])
 def test_a_command_alone_is_parsed_as_among_all(name):
-    alone, among_all = parser(name), parser()
-    assert alone.format_usage() == among_all.format_usage()
-    assert commands_of(alone)[name].format_help() == commands_of(among_all)[name].format_help()
+    single_parser, among_all = parser(name), parser()
+    assert single_parser.format_usage() == among_all.format_usage()
+    assert commands_of(single_parser)[name].format_help() == commands_of(among_all)[name].format_help()
 
 
 @pytest.mark.parametrize("word", ["", "-h", "--version", "nothing"])
@@ -35,6 +35,6 @@ def test_whoever_names_no_command_gets_all_of_them(word):
 
 def test_asking_why_imports_no_other_command():
     code = "import sys; from turnout.cli.__main__ import parser; parser('why'); print(*sys.modules)"
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    asked = {module for names, module in VERB_MODULES if "why" in names}
-    assert {module for _, module in VERB_MODULES} & set(said.stdout.split()) == asked
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    why_modules = {module for names, module in VERB_MODULES if "why" in names}
+    assert {module for _, module in VERB_MODULES} & set(process.stdout.split()) == why_modules

@@ -12,7 +12,7 @@ def pods(wish, running, waiting):
     return world.koordinator("g", running + waiting, at=[f"a{at}" for at in range(running)], notes=notes)
 
 
-@pytest.mark.parametrize(("wish", "running", "waiting", "told"), [
+@pytest.mark.parametrize(("wish", "running", "waiting", "advice"), [
     pytest.param("", 4, 0, None, id="it is whole"),
     pytest.param("move", 0, 4, None, id="none of it runs"),
     pytest.param("move", 3, 0, None, id="nobody has made the pod that is missing"),
@@ -34,9 +34,9 @@ def pods(wish, running, waiting):
         id="it gives up",
     ),
 ])  # fmt: skip
-def test_what_becomes_of_it(wish, running, waiting, told):
+def test_what_becomes_of_it(wish, running, waiting, advice):
     found = repair_of_job(pods(wish, running, waiting), 4)
-    assert (found is None) is (told is None)
-    if told is not None:
+    assert (found is None) is (advice is None)
+    if advice is not None:
         assert found.startswith("3 of the 4 that must run together have a node")
-        assert found.endswith(told)
+        assert found.endswith(advice)

@@ -16,8 +16,8 @@ TYPED = commands(run_by("tests/cli/verbs/test_transcripts.py::test_the_page_tell
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def config(tmp_path_factory):
-    async with scene(tmp_path_factory.mktemp("transcripts")) as made:
-        yield made
+    async with scene(tmp_path_factory.mktemp("transcripts")) as scene_config:
+        yield scene_config
 
 
 @pytest.mark.asyncio(loop_scope="module")
@@ -34,5 +34,7 @@ def test_the_page_has_the_table_of_exit_codes():
 def test_the_page_names_every_verb():
     (found,) = (each for each in parser()._actions if isinstance(each, argparse._SubParsersAction))
     offered = {each.dest for each in found._choices_actions if each.help is not argparse.SUPPRESS}
-    told = set(re.findall(r"`([a-z-]+)", "".join(re.findall(r"^\| (`.*?) \|", PAGE.read_text(), re.MULTILINE))))
-    assert offered - told - {"check"} == set()
+    verbs_of_page = set(
+        re.findall(r"`([a-z-]+)", "".join(re.findall(r"^\| (`.*?) \|", PAGE.read_text(), re.MULTILINE)))
+    )
+    assert offered - verbs_of_page - {"check"} == set()

@@ -44,14 +44,14 @@ def configs(module_plane, tmp_path_factory):
     body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 3600}}
     path = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/looks/token"
     token = ask("POST", path, body)["status"]["token"]
-    told = yaml.safe_load(Path(module_plane.kubeconfig).read_text())
-    told["users"] = [{"name": each["name"], "user": {"token": token}} for each in told["users"]]
+    kubeconfig = yaml.safe_load(Path(module_plane.kubeconfig).read_text())
+    kubeconfig["users"] = [{"name": each["name"], "user": {"token": token}} for each in kubeconfig["users"]]
     viewer = tmp_path_factory.mktemp("viewer") / "kubeconfig"
-    viewer.write_text(yaml.safe_dump(told))
+    viewer.write_text(yaml.safe_dump(kubeconfig))
     return {"admin": str(module_plane.kubeconfig), "viewer": str(viewer)}
 
 
-def asked(configs, who, *argv, capsys):
+def output_of(configs, who, *argv, capsys):
     """The answer of a verb to one of both, as JSON, and its exit code."""
     code = main([*argv, "-o", "json", "--kubeconfig", configs[who]])
     out, complaint = capsys.readouterr()
@@ -60,10 +60,10 @@ def asked(configs, who, *argv, capsys):
 
 
 def test_why_tells_a_viewer_that_no_leaf_holds_the_gang(configs, capsys):
-    (_, admin), (_, viewer) = (asked(configs, who, "why", "Pod/default/bert", capsys=capsys) for who in configs)
+    (_, admin), (_, viewer) = (output_of(configs, who, "why", "Pod/default/bert", capsys=capsys) for who in configs)
     assert "a switch of tier 1 holds 2" in viewer["explanation"]
-    for told in (admin, viewer):
-        del told["now_s"]
+    for text in (admin, viewer):
+        del text["now_s"]
     assert viewer == admin
 
 
@@ -73,7 +73,7 @@ def test_why_tells_a_viewer_that_no_leaf_holds_the_gang(configs, capsys):
     ids=" ".join,
 )
 def test_a_listing_tells_both_the_same(argv, configs, capsys):
-    assert asked(configs, "viewer", *argv, capsys=capsys) == asked(configs, "admin", *argv, capsys=capsys)
+    assert output_of(configs, "viewer", *argv, capsys=capsys) == output_of(configs, "admin", *argv, capsys=capsys)
 
 
 def test_check_is_refused_nothing_that_a_viewer_needs(configs, module_plane, capsys):
@@ -84,13 +84,15 @@ def test_check_is_refused_nothing_that_a_viewer_needs(configs, module_plane, cap
     spec = {"replicas": 0, "selector": {"matchLabels": labels_}, "template": template}
     deployment = {"metadata": {"name": "turnout-nominator", "labels": labels_}, "spec": spec}
     module_plane.request("POST", f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments", deployment)
-    told = {}
+    verdicts_by_user = {}
     for who in configs:
         main(["check", "-o", "json", "--kubeconfig", configs[who]])
-        told[who] = json.loads(capsys.readouterr().out)
-    assert not [line for line in told["viewer"] if line["about"] == "rights"]
-    assert [line["text"] for line in told["viewer"] if line["about"] == "way"][2].startswith("gates: used; 0 pods wait")
-    assert told["viewer"] == told["admin"]
+        verdicts_by_user[who] = json.loads(capsys.readouterr().out)
+    assert not [line for line in verdicts_by_user["viewer"] if line["about"] == "rights"]
+    assert [line["text"] for line in verdicts_by_user["viewer"] if line["about"] == "way"][2].startswith(
+        "gates: used; 0 pods wait"
+    )
+    assert verdicts_by_user["viewer"] == verdicts_by_user["admin"]
 
 
 def test_the_page_shows_a_viewer_the_cluster_and_keeps_watching(configs):

@@ -14,8 +14,8 @@ from turnout.simulator.local_cluster import local_cluster
 
 @pytest_asyncio.fixture
 async def cluster(tmp_path):
-    async with local_cluster(tmp_path / "kubeconfig") as made:
-        yield made
+    async with local_cluster(tmp_path / "kubeconfig") as local:
+        yield local
 
 
 async def started(tmp_path, *argv):

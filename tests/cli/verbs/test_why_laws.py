@@ -25,8 +25,8 @@ async def answers(source):
     settings = Settings()
     view = await look(source, settings, "default")
     keys = {each.job.key for each in view.observation.jobs} | set(view.gangs)
-    told = {key: explanation_of(settings, view, key) for key in sorted(keys)}
-    return {key: _still(each) if isinstance(each, Chain) else each for key, each in told.items()}
+    explanations = {key: explanation_of(settings, view, key) for key in sorted(keys)}
+    return {key: _still(each) if isinstance(each, Chain) else each for key, each in explanations.items()}
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +51,7 @@ def _still(chain):
 @pytest.mark.asyncio
 @pytest.mark.parametrize("first", FIRSTS)
 async def test_why_names_the_reason_of_the_newest_event(first, admins):
-    told = 0
+    matches = 0
     for seed in range(first, first + TOGETHER):
         drawn = Drawn(seed)
         newest, why = await asyncio.gather(events_of(drawn), admins_answers(admins, seed, drawn))
@@ -61,8 +61,8 @@ async def test_why_names_the_reason_of_the_newest_event(first, admins):
             kind = KINDS[key.kind].object_kind or key.kind if key.kind in KINDS else key.kind
             if (kind, key.name) in newest:
                 assert newest[kind, key.name] == chain.reason.value, f"seed {seed}: {key}"
-                told += 1
-    assert told, "no cluster of these had an Event"
+                matches += 1
+    assert matches, "no cluster of these had an Event"
 
 
 @pytest.mark.asyncio

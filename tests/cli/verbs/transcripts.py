@@ -49,10 +49,10 @@ def places():
 async def scene(folder):
     """A queue that lends, a job that waits, a map with a host that is gone; an autoscaler that has told of it."""
     config = folder / "kubeconfig"
-    async with local_cluster(config, pace=Pace(pull_s=0.01, stop_s=0.01)) as made:
+    async with local_cluster(config, pace=Pace(pull_s=0.01, stop_s=0.01)) as local:
         nodes = places()
-        await made.add_nodes(nodes, 4)
-        api = made.api
+        await local.add_nodes(nodes, 4)
+        api = local.api
         await api.call(
             "PATCH", "/api/v1/nodes/gpu-8", {"spec": {"unschedulable": True}}, "application/merge-patch+json"
         )
@@ -64,12 +64,12 @@ async def scene(folder):
         for name, maximum, own in (("research", 24, 12), ("prod", 24, 16)):
             spec = {"capability": {GPU: str(maximum)}, "deserved": {GPU: str(own)}}
             await api.call("POST", QUEUES, {**QUEUE, "metadata": {"name": name}, "spec": spec})
-        for name, told in RUN.items():
-            await _submit(api, name, *told)
-        cluster = Cluster(made, config)
+        for name, phase in RUN.items():
+            await _submit(api, name, *phase)
+        cluster = Cluster(local, config)
         try:
             await cluster.autoscaler()
-            await _told(api, "llama")
+            await _events_of(api, "llama")
             yield config
         finally:
             await cluster.end()
@@ -104,16 +104,16 @@ async def _submit(api, name, queue, minimum, maximum, gpus, nodes):
             "containers": [{"name": "main", "image": "i", "resources": {"limits": asks, "requests": asks}}],
             **({"nodeName": node} if node else {}),
         }
-        told = {
+        job_spec = {
             "name": f"{name}-w-{index}",
             "labels": marks,
             "annotations": {labels.VOLCANO_GROUP: name},
             "ownerReferences": [owner],
         }
-        await api.call("POST", PODS, {"metadata": told, "spec": spec})
+        await api.call("POST", PODS, {"metadata": job_spec, "spec": spec})
 
 
-async def _told(api, name):
+async def _events_of(api, name):
     """Wait for an Event on a job."""
     async with asyncio.timeout(30):
         async for word, now in api.changes(f"/api/v1/namespaces/{NAMESPACE}/events"):
@@ -149,7 +149,7 @@ def still(printed):
     return [" ".join(line.split()) for line in printed.rstrip("\n").split("\n")]
 
 
-async def written(page):
+async def page_text(page):
     """The page with every command typed anew."""
     with tempfile.TemporaryDirectory() as folder:
         async with scene(Path(folder)) as config:
@@ -165,5 +165,5 @@ async def written(page):
 
 
 if __name__ == "__main__":
-    PAGE.write_text(asyncio.run(written(PAGE.read_text())))
+    PAGE.write_text(asyncio.run(page_text(PAGE.read_text())))
     sys.exit(0)

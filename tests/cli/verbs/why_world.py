@@ -126,7 +126,7 @@ class Drawn:
         runs = self.dice.random() < 0.6
         raw["status"] = {"state": {"phase": "Running" if runs else "Pending"}}
         self.items[JOBS].append(raw)
-        there = size if runs else self.dice.choice([0, minimum, minimum, max(1, minimum - 1)])
+        pod_count = size if runs else self.dice.choice([0, minimum, minimum, max(1, minimum - 1)])
         owner = {
             "apiVersion": "batch.volcano.sh/v1alpha1",
             "kind": "Job",
@@ -134,7 +134,7 @@ class Drawn:
             "uid": name,
             "controller": True,
         }
-        for index in range(there):
+        for index in range(pod_count):
             marks = {
                 labels.VOLCANO_JOB: name,
                 labels.VOLCANO_TASK_SPEC: "w",
@@ -160,7 +160,7 @@ class Drawn:
             self.free[node] -= gpus
         asks = {GPU: str(gpus)}
         container = {"name": "m", "image": "i", "resources": {"requests": asks, "limits": asks}}
-        told = {
+        pod_status = {
             "name": name,
             "namespace": "default",
             "uid": name,
@@ -169,7 +169,7 @@ class Drawn:
         }
         spec = {"containers": [container], "schedulerName": "volcano", **({"nodeName": node} if node else {})}
         status = {"phase": "Running" if node else "Pending", "startTime": LONG_AGO}
-        self.items["/api/v1/pods"].append({"metadata": {**told, **meta}, "spec": spec, "status": status})
+        self.items["/api/v1/pods"].append({"metadata": {**pod_status, **meta}, "spec": spec, "status": status})
 
 
 class Recorder:
@@ -197,8 +197,8 @@ async def events_of(drawn):
         await asyncio.wait({watching})
     recorder, refs = Recorder(), Refs(view)
     metrics = Metrics(settings.gpu_resource, restart_s=settings.restart_s)
-    tells = DecisionEvents(recorder, refs.job, refs.leaving, metrics)
-    writer = ScaleWriter(None, KINDS, lambda: None, tells.report_outcome)
-    controller = AutoscalerController(view, informers, writer, settings.policy(), clock, tells, metrics)
+    events = DecisionEvents(recorder, refs.job, refs.leaving, metrics)
+    writer = ScaleWriter(None, KINDS, lambda: None, events.report_outcome)
+    controller = AutoscalerController(view, informers, writer, settings.policy(), clock, events, metrics)
     await controller.look(clock.wall())
     return recorder.newest

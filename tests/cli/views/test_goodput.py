@@ -35,8 +35,8 @@ def record(until_s, **kinds_s):
 
 def line(totals, formatter=JsonFormatter, event="goodput"):
     fields = {"reason": "all_done", "round": 3, **totals.log_fields()}
-    made = logging.makeLogRecord({"msg": event, "levelname": "INFO", "levelno": 20, **fields})
-    return formatter().format(made)
+    record = logging.makeLogRecord({"msg": event, "levelname": "INFO", "levelno": 20, **fields})
+    return formatter().format(record)
 
 
 @pytest.mark.parametrize("formatter", [JsonFormatter, PlainFormatter])
@@ -189,11 +189,11 @@ def test_the_jobs_of_a_queue_are_those_that_the_autoscaler_sees_there():
     states = asyncio.run(autoscaler_view.look(source, Settings(), "default")).observation.jobs
     for queue in {state.job.queue for state in states}:
         found = asyncio.run(jobs_of_queue(source, Settings(), queue))
-        wanted = {
+        expected_jobs = {
             str(state.job.key) for state in states if state.job.queue == queue and state.job.key.kind in JOB_KINDS
         }
-        assert len(found) == len(wanted) > 0
-        assert {str(name) for name in found} == wanted
+        assert len(found) == len(expected_jobs) > 0
+        assert {str(name) for name in found} == expected_jobs
 
 
 def test_an_unknown_queue_is_an_error():

@@ -18,12 +18,12 @@ OTHER = Step(JobKey("Job", "ns", "b"), 1, 1, Reason.AT_MAX)
 
 def event(reason="MakesRoom", about="Job/bert", source="turnout-autoscaler", last="2026-01-01T00:00:02Z", **more):
     kind, name = about.split("/")
-    told = {"reason": reason, "message": "8 to 5 workers", "involvedObject": {"kind": kind, "name": name}}
-    return {**told, "lastTimestamp": last, "source": {"component": source}, "metadata": {}, **more}
+    fields = {"reason": reason, "message": "8 to 5 workers", "involvedObject": {"kind": kind, "name": name}}
+    return {**fields, "lastTimestamp": last, "source": {"component": source}, "metadata": {}, **more}
 
 
 @pytest.mark.parametrize(
-    ("made", "told"),
+    ("raw_event", "is_listed"),
     [
         pytest.param(event(), True, id="our Event on the job"),
         pytest.param(event(source="volcano"), True, id="another's Event on the job"),
@@ -34,8 +34,8 @@ def event(reason="MakesRoom", about="Job/bert", source="turnout-autoscaler", las
         pytest.param(event(about="PyTorchJob/bert"), False, id="on a job of another kind"),
     ],
 )
-def test_events_on_a_job_and_ours_on_its_pods_are_told(made, told):
-    assert bool(rows_of_events([made], frozenset(["bert-w-0"]), "Job", "bert")) is told
+def test_events_on_a_job_and_ours_on_its_pods_are_told(raw_event, is_listed):
+    assert bool(rows_of_events([raw_event], frozenset(["bert-w-0"]), "Job", "bert")) is is_listed
 
 
 def test_an_event_tells_when_by_whom_how_often():
@@ -86,14 +86,14 @@ def test_lines_about_usage_are_no_decisions_and_no_faults():
 def test_what_holds_now_comes_after_all_that_has_a_time():
     notes = {"metadata": {"name": "bert", "annotations": {labels.PAUSED: "true"}}}
     late, early = event("AtMax"), event("IdleRoom", last="2026-01-01T00:00:00Z")
-    told = in_order([*rows_of_annotations(notes, "Job"), *rows_of_events([late, early], frozenset(), "Job", "bert")])
-    assert [row.reason for row in told] == ["IdleRoom", "AtMax", "Paused"]
-    assert text(listing(told), "table").split("\n")[3].startswith("now ")
+    table = in_order([*rows_of_annotations(notes, "Job"), *rows_of_events([late, early], frozenset(), "Job", "bert")])
+    assert [row.reason for row in table] == ["IdleRoom", "AtMax", "Paused"]
+    assert text(listing(table), "table").split("\n")[3].startswith("now ")
 
 
 def test_what_tenants_wrote_moves_no_cursor():
-    told = rows_of_events([event(message="\x1b[2J\nsecond")], frozenset(), "Job", "bert")
-    assert all(line.isprintable() for line in text(listing(told), "table").split("\n"))
+    table = rows_of_events([event(message="\x1b[2J\nsecond")], frozenset(), "Job", "bert")
+    assert all(line.isprintable() for line in text(listing(table), "table").split("\n"))
 
 
 def test_a_job_of_which_nothing_is_told_says_so():

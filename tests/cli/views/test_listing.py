@@ -34,38 +34,38 @@ def listing(*rows, **more):
 
 
 @pytest.mark.parametrize(
-    ("form", "told"),
+    ("form", "table"),
     [
         pytest.param("table", "NAME  GPUS\na        8\nbert   128", id="a table, numbers to the right"),
         pytest.param("wide", "NAME  GPUS  LEAF\na        8  asw-1\nbert   128  asw-1", id="wide, with every column"),
         pytest.param("name", "row/a\nrow/bert", id="names as other commands take them"),
     ],
 )
-def test_people_read_a_listing_as_a_table(form, told):
-    assert text(listing(A, B), form) == told
+def test_people_read_a_listing_as_a_table(form, table):
+    assert text(listing(A, B), form) == table
 
 
 def test_programs_get_the_same_values_as_json_and_as_yaml():
-    told = json.loads(text(listing(A, B), "json"))
-    assert told == yaml.safe_load(text(listing(A, B), "yaml"))
-    assert told[1] == {"name": "bert", "gpus": 128, "age_s": 0.0, "leaf": "asw-1"}
+    document = json.loads(text(listing(A, B), "json"))
+    assert document == yaml.safe_load(text(listing(A, B), "yaml"))
+    assert document[1] == {"name": "bert", "gpus": 128, "age_s": 0.0, "leaf": "asw-1"}
 
 
 @pytest.mark.parametrize(
-    ("form", "told"),
+    ("form", "output"),
     [("table", "none\nlook elsewhere"), ("wide", "none\nlook elsewhere"), ("json", "[]"), ("yaml", "[]"), ("name", "")],
 )
-def test_an_empty_listing_says_so_to_people_alone(form, told):
-    assert text(listing(notes=["look elsewhere"]), form) == told
+def test_an_empty_listing_says_so_to_people_alone(form, output):
+    assert text(listing(notes=["look elsewhere"]), form) == output
 
 
 def test_a_tenants_name_moves_no_cursor():
-    told = text(listing(replace(A, name="\x1b[2Jx")), "table")
-    assert all(line.isprintable() for line in told.split("\n"))
+    output = text(listing(replace(A, name="\x1b[2Jx")), "table")
+    assert all(line.isprintable() for line in output.split("\n"))
 
 
 @pytest.mark.parametrize(
-    ("now", "told"),
+    ("now", "output"),
     [
         pytest.param([A, B], "", id="nothing has changed"),
         pytest.param([replace(A, age_s=9.0), B], "", id="time alone has passed"),
@@ -74,14 +74,14 @@ def test_a_tenants_name_moves_no_cursor():
         pytest.param([A], "", id="one is gone"),
     ],
 )
-def test_a_watch_prints_what_is_new(now, told):
-    assert changes(listing(*now), "table", listing(A, B).compared_values()) == told
+def test_a_watch_prints_what_is_new(now, output):
+    assert changes(listing(*now), "table", listing(A, B).compared_values()) == output
 
 
 @pytest.mark.parametrize("form", ["json", "yaml", "name"])
 def test_a_watch_for_programs_prints_a_document_a_change(form):
-    told = changes(listing(replace(A, gpus=1), B), form, listing(A, B).compared_values())
-    read = {"json": json.loads, "yaml": yaml.safe_load, "name": str}[form](told)
+    documents = changes(listing(replace(A, gpus=1), B), form, listing(A, B).compared_values())
+    read = {"json": json.loads, "yaml": yaml.safe_load, "name": str}[form](documents)
     assert read == ("row/a" if form == "name" else {"name": "a", "gpus": 1, "age_s": 0.0, "leaf": "asw-1"})
 
 
@@ -108,9 +108,9 @@ def args(*argv):
     return parser.parse_args(argv)
 
 
-def shown(given, *looks):
+def shown(given, *listings):
     """Show these looks: what is printed, and how long was waited between them. An error is raised by its look."""
-    coming, said, clock = iter(looks), [], Hand()
+    coming, output, clock = iter(listings), [], Hand()
 
     async def look():
         found = next(coming, Enough())
@@ -119,10 +119,10 @@ def shown(given, *looks):
         return listing(*found)
 
     try:
-        asyncio.run(show(given, look, said.append, clock))
+        asyncio.run(show(given, look, output.append, clock))
     except Enough:
-        said.append("enough")
-    return said, clock.slept
+        output.append("enough")
+    return output, clock.slept
 
 
 def test_without_watch_it_looks_once():
@@ -131,8 +131,8 @@ def test_without_watch_it_looks_once():
 
 def test_a_watch_goes_on_over_an_api_server_that_is_away():
     away = Unreachable("GET", "/", 0, "away")
-    said, slept = shown(args("-w", "-o", "name"), [A], [A], away, [A, B])
-    assert said == ["row/a", "row/bert", "enough"]
+    output, slept = shown(args("-w", "-o", "name"), [A], [A], away, [A, B])
+    assert output == ["row/a", "row/bert", "enough"]
     assert slept == [REFRESH_S] * 4
 
 
@@ -158,8 +158,12 @@ def test_the_form_is_what_is_asked_for(argv, output):
 def test_the_namespace_is_named_all_or_the_contexts(argv, namespace, tmp_path):
     config = tmp_path / "config"
     context = {"name": "c", "context": {"cluster": "c", "user": "u", "namespace": "mine"}}
-    whole = {"clusters": [{"name": "c", "cluster": {}}], "users": [{"name": "u", "user": {}}], "contexts": [context]}
-    config.write_text(yaml.safe_dump({**whole, "current-context": "c"}))
+    kubeconfig = {
+        "clusters": [{"name": "c", "cluster": {}}],
+        "users": [{"name": "u", "user": {}}],
+        "contexts": [context],
+    }
+    config.write_text(yaml.safe_dump({**kubeconfig, "current-context": "c"}))
     assert namespace_of(args("--kubeconfig", str(config), *argv)) == namespace
 
 

@@ -19,27 +19,27 @@ BERT = JobKey("PodGroup", "ns", "bert")
 BARE = UnmanagedGang(BERT, "r", 2, ((0, shape(2)), (1, shape(1))))
 
 
-def told(at, gangs=()):
+def table_of(at, gangs=()):
     return {row.queue: row for row in rows(at, {each.key: each for each in gangs}, GPUS)}
 
 
 def test_a_queue_tells_its_share_and_who_borrows_it():
     at = world([8, 8], LENDS, WAITS, queues={"q": {"limit": 12, "deserved": 6}, "idle": {"deserved": 4}})
-    row = told(at)["q"]
+    row = table_of(at)["q"]
     assert (row.share_gpus, row.limit_gpus, row.used_gpus, row.free_gpus) == (6, 12, 10, 2)
     assert (row.lent_gpus, row.borrowed_gpus) == (6, 4)
     assert (row.running, row.waiting, row.wanted_gpus) == (1, 1, 4)
-    assert (told(at)["idle"].used_gpus, told(at)["idle"].running) == (0, 0)
+    assert (table_of(at)["idle"].used_gpus, table_of(at)["idle"].running) == (0, 0)
 
 
 def test_a_queue_that_nobody_describes_tells_what_its_jobs_hold():
-    row = told(world([8, 8], LENDS, queues={}))["q"]
+    row = table_of(world([8, 8], LENDS, queues={}))["q"]
     assert (row.share_gpus, row.limit_gpus, row.free_gpus) == (None, None, None)
     assert (row.used_gpus, row.lent_gpus, row.borrowed_gpus) == (10, 6, 0)
 
 
 def test_gangs_that_are_nobodys_job_count_in_their_queue():
-    row = told(world([8, 8], LENDS), [BARE])["r"]
+    row = table_of(world([8, 8], LENDS), [BARE])["r"]
     assert (row.used_gpus, row.running, row.waiting, row.namespaces) == (3, 1, 0, ("ns",))
 
 
@@ -47,7 +47,7 @@ def test_what_the_autoscaler_wrote_down_tells_the_same():
     at = world([8, 8], LENDS, WAITS, queues={"q": {"limit": 12, "deserved": 6}})
     wrote = queue_configmaps(at, decide(at, POLICY, 1_000_000.0), GPUS, dry_run=False)
     (row,) = status_rows([{"data": page} for page in wrote.values()])
-    ours = told(at)["q"]
+    ours = table_of(at)["q"]
     fields = (
         "queue",
         "open",

@@ -18,7 +18,7 @@ OFFERS = [NodeOffer("n1", 8), NodeOffer("n2", 9), NodeOffer("n3", 8, "cordoned")
 
 
 @pytest.mark.parametrize(
-    ("by", "told"),
+    ("by", "order"),
     [
         pytest.param("job", [(A, 16, 2, 2, 8), (B, 1, 1, 1, 0)], id="by job, who waits beside"),
         pytest.param("queue", [("q", 16, 2, 2, 8), ("r", 1, 1, 1, 0)], id="by queue"),
@@ -26,9 +26,9 @@ OFFERS = [NodeOffer("n1", 8), NodeOffer("n2", 9), NodeOffer("n3", 8, "cordoned")
         pytest.param("node", [("n2", 9, 2, 1, 0), ("n1", 8, 1, 1, 0), ("n3", 0, 0, 0, 0)], id="by node, idle ones too"),
     ],
 )
-def test_who_holds_most_comes_first(by, told):
+def test_who_holds_most_comes_first(by, order):
     found = rows(by, HELD, OFFERS)
-    assert [(row.name, row.gpus, row.pods, row.nodes, row.waiting_gpus) for row in found] == told
+    assert [(row.name, row.gpus, row.pods, row.nodes, row.waiting_gpus) for row in found] == order
     assert found[0].share == round(found[0].gpus / 25, 4)
 
 

@@ -18,12 +18,12 @@ def place(name, ip, used=0, why=""):
 THERE = [place("n1", "10.0.0.1", 8), place("n2", "10.0.0.2", 3), place("n10", "10.0.0.10", 0, "cordoned")]
 
 
-def told(there=THERE, paths=PATHS, nodes=False):
-    return {row.path: row for row in rows(paths, there, nodes)}
+def topology_text(objects=THERE, paths=PATHS, nodes=False):
+    return {row.path: row for row in rows(paths, objects, nodes)}
 
 
 def test_each_switch_sums_up_what_is_under_it():
-    found = told()
+    found = topology_text()
     assert list(found) == ["psw-1", "psw-1/asw-1", "psw-1/asw-2", "psw-2", "psw-2/asw-3"]
     top, leaf = found["psw-1"], found["psw-1/asw-1"]
     assert (top.tier, top.hosts, top.gpus, top.used_gpus, top.free_gpus) == (2, 3, 24, 11, 5)
@@ -31,12 +31,12 @@ def test_each_switch_sums_up_what_is_under_it():
 
 
 def test_what_is_on_a_closed_node_is_not_free():
-    assert told()["psw-1/asw-2"].free_gpus == 0
-    assert told()["psw-1/asw-2"].closed == ("n10",)
+    assert topology_text()["psw-1/asw-2"].free_gpus == 0
+    assert topology_text()["psw-1/asw-2"].closed == ("n10",)
 
 
 def test_a_host_of_the_map_without_a_node_is_missing():
-    found = told()
+    found = topology_text()
     assert found["psw-2"].missing == found["psw-2/asw-3"].missing == ("10.0.0.11",)
     assert found["psw-1"].missing == ()
 
@@ -47,7 +47,7 @@ def test_a_gpu_node_that_is_not_on_the_map_stands_last():
 
 
 def test_with_nodes_every_node_has_a_line_under_its_switch():
-    paths = list(told(nodes=True))
+    paths = list(topology_text(nodes=True))
     assert paths[:4] == ["psw-1", "psw-1/asw-1", "psw-1/asw-1/n1", "psw-1/asw-1/n2"]
     assert paths[-1] == "psw-2/asw-3/10.0.0.11"
 

@@ -105,14 +105,14 @@ def test_boxes_are_nested_or_apart_and_all_is_in_the_picture(tree, gpus):
         assert 0 <= y <= y + h <= height
     for one in boxes:
         for other in boxes:
-            assert one is other or apart(one, other) or inside(one, other) or inside(other, one)
+            assert one is other or is_disjoint(one, other) or inside(one, other) or inside(other, one)
     for path in picture.iter(f"{SVG}path"):
         for x, y in re.findall(r"M([\d.]+) ([\d.]+)", path.get("d")):
             cell = (float(x), float(y), CELL - 2, CELL - 2)
             assert any(inside(cell, box) for box in boxes)
 
 
-def apart(one, other):
+def is_disjoint(one, other):
     return (
         one[0] + one[2] <= other[0]
         or other[0] + other[2] <= one[0]

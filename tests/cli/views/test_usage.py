@@ -37,17 +37,17 @@ class Clock:
 
 def draw_jobs(rng):
     """Jobs of a moment: sizes and queues by chance."""
-    made, left = [], TOTAL
+    jobs, left = [], TOTAL
     for name, minimum in (("j1", 2), ("j2", 1), ("j3", 4), ("j4", 1), ("j5", 2)):
         size = rng.choice([0, minimum, minimum + 2, minimum + 6])
         gpus = rng.choice([1, 2])
         if size and size * gpus <= left:
             left -= size * gpus
             queue = "abc"[int(name[1]) % 3]
-            made.append(
+            jobs.append(
                 seen(job(name, minimum=minimum, maximum=99, replicas=size, gpus=gpus, queue=queue), rows=[0] * size)
             )
-    return made, left
+    return jobs, left
 
 
 def own_sums(jobs, left, seconds, sums):
@@ -55,10 +55,10 @@ def own_sums(jobs, left, seconds, sums):
     used, elastic = defaultdict(int), defaultdict(int)
     for each in jobs:
         gpus = each.job.shape.gpus((GPU,))
-        held, above = len(each.workers) * gpus, (len(each.workers) - each.job.bounds.minimum) * gpus
-        used[each.job.queue] += held
+        gpus_total, above = len(each.workers) * gpus, (len(each.workers) - each.job.bounds.minimum) * gpus
+        used[each.job.queue] += gpus_total
         elastic[each.job.queue] += above
-        sums["job", str(each.job.key)] += held * seconds / 3600
+        sums["job", str(each.job.key)] += gpus_total * seconds / 3600
         sums["elastic", each.job.queue] += above * seconds / 3600
     for queue, gpus in used.items():
         sums["queue", queue] += gpus * seconds / 3600

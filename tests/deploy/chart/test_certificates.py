@@ -127,8 +127,8 @@ async def test_an_upgrade_renews_what_has_a_third_of_its_year_left(release, tmp_
         assert clock.asked_s == CERTIFICATE_CHECK_S
         await clock.tick()
         assert await serial_served(listeners, kube_scheduler(copied)) == serial(renewed["turnout-extender-tls"])
-        again = put(renewed["turnout-scheduler-tls"], tmp_path / "again")
-        assert await serial_served(listeners, kube_scheduler(again)) == serial(renewed["turnout-extender-tls"])
+        renewed_files = put(renewed["turnout-scheduler-tls"], tmp_path / "again")
+        assert await serial_served(listeners, kube_scheduler(renewed_files)) == serial(renewed["turnout-extender-tls"])
 
 
 async def test_a_ca_near_its_end_is_renewed_with_all_that_it_signed(release):

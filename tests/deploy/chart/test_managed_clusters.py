@@ -50,14 +50,14 @@ async def world(control_plane, tmp_path, monkeypatch):
         (tmp_path / name).symlink_to(ROOT / name)
     kubernetes = cache.binary("kubectl").parent
     monkeypatch.setenv("PATH", os.pathsep.join([str(programs), str(kubernetes), os.environ["PATH"]]))
-    async with cluster(control_plane, tmp_path, nodes_of_map(read_text(FABRIC).entries)) as made:
-        yield made
+    async with cluster(control_plane, tmp_path, nodes_of_map(read_text(FABRIC).entries)) as installed:
+        yield installed
 
 
 async def proxy(world):
     """Serve at the Service of the webhook, as kube-proxy would: each connection goes to one of its pods."""
 
-    async def there():
+    async def is_reachable():
         found = (await world.get("/api/v1/services?fieldSelector=metadata.name%3Dturnout-nominator"))["items"]
         return [each["spec"]["clusterIP"] for each in found]
 
@@ -79,7 +79,7 @@ async def proxy(world):
         finally:
             far_writer.close()
 
-    (address,) = await world.until(there, within_s=100)
+    (address,) = await world.until(is_reachable, within_s=100)
     async with serving(forward, address, 9444):
         await asyncio.Event().wait()
 

@@ -63,8 +63,8 @@ async def world(control_plane, tmp_path, monkeypatch):
     kubernetes = cache.binary("kubectl").parent  # of kube-scheduler, too
     own = Path(sys.executable).parent
     monkeypatch.setenv("PATH", os.pathsep.join([str(programs), str(kubernetes), str(own), os.environ["PATH"]]))
-    async with cluster(control_plane, tmp_path, nodes_of_map(entries()), PUBLISHED) as made:
-        yield made
+    async with cluster(control_plane, tmp_path, nodes_of_map(entries()), PUBLISHED) as installed:
+        yield installed
 
 
 async def typed(world, folder, block):
@@ -84,7 +84,7 @@ async def typed(world, folder, block):
     return done.stdout
 
 
-async def placed(world):
+async def node_by_pod(world):
     """The Event about the gang that landed, once it is there."""
     events = (await world.get("/api/v1/namespaces/default/events"))["items"]
     return next((event for event in events if event["reason"] == "Placed"), None)
@@ -94,11 +94,11 @@ async def test_the_readme_alone_leads_to_a_gang_under_one_leaf(world, tmp_path):
     *steps, look = blocks()
     for block in steps:
         await typed(world, tmp_path, block)
-    told = await typed(world, tmp_path, look)
+    answers = await typed(world, tmp_path, look)
     for about in ("kubernetes ", "installed    extender", "installed    scheduler", "map          all 6 GPU nodes"):
-        assert f"✓ {about}" in told
-    assert "✗" not in told
-    event = await world.until(lambda: placed(world))
+        assert f"✓ {about}" in answers
+    assert "✗" not in answers
+    event = await world.until(lambda: node_by_pod(world))
     assert event["involvedObject"]["kind"] == "Job"
     assert event["message"].startswith("Placed: 4 pods under 1 leaf switch, 1 spine switch, ")
     pods = (await world.get("/api/v1/namespaces/default/pods"))["items"]

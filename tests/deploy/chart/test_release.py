@@ -34,8 +34,8 @@ DLROVER = ("dlrover", *RELEASE[1:], "--values", str(CHART.parents[2] / "examples
 async def world(control_plane, tmp_path, monkeypatch):
     """The image of kube-scheduler brings that program: here it is on the path."""
     monkeypatch.setenv("PATH", os.pathsep.join([str(cache.binary("kube-scheduler").parent), os.environ["PATH"]]))
-    async with cluster(control_plane, tmp_path) as made:
-        yield made
+    async with cluster(control_plane, tmp_path) as installed:
+        yield installed
 
 
 async def ready(world):
@@ -195,12 +195,12 @@ async def test_where_no_scheduler_may_be_configured_the_charts_own_places_a_gang
         pod["spec"]["schedulerName"] = "turnout-scheduler"
         await world.api.call("POST", "/api/v1/namespaces/default/pods", pod)
 
-    async def placed():
+    async def node_by_pod():
         found = (await world.get("/api/v1/namespaces/default/pods"))["items"]
         hosts = {each["metadata"]["name"]: each["spec"].get("nodeName") for each in found}
         return hosts if all(hosts.values()) else None
 
-    hosts = await world.until(placed)
+    hosts = await world.until(node_by_pod)
     leaves, ips = leaf_of(text), {each["metadata"]["name"]: each["status"]["addresses"][0]["address"] for each in nodes}
     assert len({leaves[ips[host]] for host in hosts.values()}) == 1
 

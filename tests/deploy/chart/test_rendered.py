@@ -49,8 +49,8 @@ FOREIGN = {"PodMonitor", "PrometheusRule", "Certificate", "Issuer"}
 NEWER = {"MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding"}  # than the API server that tells the schemas
 
 
-def rendered(values=None, *more, **told):
-    return chart.documents(chart.render(values or {}, *more, **told))
+def rendered(values=None, *more, **flags):
+    return chart.documents(chart.render(values or {}, *more, **flags))
 
 
 def as_text(objects):
@@ -85,8 +85,8 @@ def schema_folder(module_plane, tmp_path_factory):
 
 @pytest.mark.contract("DL-01")
 def test_helm_finds_no_fault_in_it():
-    told = chart.helm("lint", "--strict", str(chart.CHART), "--kube-version=1.35")
-    assert "1 chart(s) linted, 0 chart(s) failed" in told
+    output = chart.helm("lint", "--strict", str(chart.CHART), "--kube-version=1.35")
+    assert "1 chart(s) linted, 0 chart(s) failed" in output
 
 
 @pytest.mark.slow
@@ -142,10 +142,10 @@ def pairwise(count):
     left = {(a, x, b, y) for a in range(count) for b in range(a) for x in (False, True) for y in (False, True)}
     dice, rows = random.Random(1), []
     while left:
-        tried = [[dice.random() < 0.5 for _ in range(count)] for _ in range(40)]
-        met = [{(a, row[a], b, row[b]) for a in range(count) for b in range(a)} & left for row in tried]
-        best = max(range(len(tried)), key=lambda at: len(met[at]))
-        rows.append(tried[best])
+        candidates = [[dice.random() < 0.5 for _ in range(count)] for _ in range(40)]
+        met = [{(a, row[a], b, row[b]) for a in range(count) for b in range(a)} & left for row in candidates]
+        best = max(range(len(candidates)), key=lambda at: len(met[at]))
+        rows.append(candidates[best])
         left -= met[best]
     return rows
 
@@ -170,13 +170,13 @@ def test_every_two_choices_render_valid_objects_together(schema_folder, tmp_path
 def test_it_renders_for_kubernetes(version):
     """Before 1.30 nothing bounds what an account may write, so only what writes nothing is installed."""
     minor = int(version.split(".")[1])
-    told = f"--kube-version={version}"
+    flag = f"--kube-version={version}"
     if minor < 30:
         with pytest.raises(chart.HelmRefused, match=r"autoscaler\.enabled needs Kubernetes 1\.30 or newer"):
-            rendered({}, told)
-        found = rendered({"autoscaler.enabled": "false"}, told)
+            rendered({}, flag)
+        found = rendered({"autoscaler.enabled": "false"}, flag)
     else:
-        found = rendered(EVERYTHING, told)
+        found = rendered(EVERYTHING, flag)
     guarded = {each["kind"] for each in found} & {"ValidatingAdmissionPolicy"}
     assert bool(guarded) is (minor >= 30)
 
@@ -266,7 +266,7 @@ def test_jobs_of_no_kind_are_taken_unless_it_is_named(values):
 
 
 @pytest.mark.parametrize(
-    ("values", "said"),
+    ("values", "message"),
     [
         pytest.param({"extender.replica": "2"}, "additional properties 'replica' not allowed", id="a misspelt value"),
         pytest.param({"extender.replicas": "two"}, "got string, want integer", id="a word for a number"),
@@ -286,15 +286,15 @@ def test_jobs_of_no_kind_are_taken_unless_it_is_named(values):
         pytest.param({"controller.gatePods": "true"}, "nobody would lift", id="gates of the controllers that stay"),
     ],
 )
-def test_values_are_refused(values, said):
-    with pytest.raises(chart.HelmRefused, match=re.escape(said)):
+def test_values_are_refused(values, message):
+    with pytest.raises(chart.HelmRefused, match=re.escape(message)):
         rendered(values)
 
 
 def test_every_program_learns_where_the_docs_are():
     values = {**EVERYTHING, "nominator.failOpenAfterSeconds": "600", "docs.baseUrl": "https://docs.example.com"}
 
-    def told(found):
+    def addresses(found):
         text = yaml.safe_dump_all(found)
         return {
             name: sum(name in str(each) and FLAG in str(each) for each in found)
@@ -305,8 +305,8 @@ def test_every_program_learns_where_the_docs_are():
             if name in text
         }
 
-    assert all(told(rendered(values)).values())
-    assert not any(told(rendered({**values, "docs.baseUrl": ""})).values())
+    assert all(addresses(rendered(values)).values())
+    assert not any(addresses(rendered({**values, "docs.baseUrl": ""})).values())
 
 
 def test_the_extender_and_the_nominator_plan_by_the_same_order_of_queues():
@@ -328,8 +328,8 @@ def test_only_who_wishes_it_gives_the_right_to_evict():
         assert ("--preempt" in container_of(found, "turnout-nominator")["args"]) is preempts
         roles = {each["metadata"]["name"] for each in found if each["kind"] == "ClusterRole"}
         assert ("turnout-nominator-evicts" in roles) is preempts
-        here = {(each["kind"], each["metadata"]["name"]) for each in found}
-        assert (("ConfigMap", "turnout-reservations") in here) is preempts
+        names = {(each["kind"], each["metadata"]["name"]) for each in found}
+        assert (("ConfigMap", "turnout-reservations") in names) is preempts
     assert rights_of(found, "turnout-nominator-evicts") == {("create", "pods/eviction")}
     (rule,) = named(found, "Role", "turnout-nominator-reservations")["rules"]
     assert (rule["resourceNames"], rule["verbs"]) == (["turnout-reservations"], ["patch"])
@@ -354,7 +354,7 @@ BETA = "--api-versions=admissionregistration.k8s.io/v1beta1/MutatingAdmissionPol
 
 
 @pytest.mark.parametrize(
-    ("by", "told", "made"),
+    ("by", "flag_value", "is_rendered"),
     [
         pytest.param("auto", ["--kube-version=1.30.0"], "webhook v1", id="old: the webhook"),
         pytest.param("auto", ["--kube-version=1.35.4"], "webhook v1", id="a plain 1.35 refuses v1beta1: the webhook"),
@@ -365,15 +365,15 @@ BETA = "--api-versions=admissionregistration.k8s.io/v1beta1/MutatingAdmissionPol
         pytest.param("webhook", ["--kube-version=1.37.2"], "webhook v1", id="the webhook is asked for"),
     ],
 )
-def test_what_gates_pods_is_what_the_api_server_takes(by, told, made):
-    found = rendered({**GATES, "nominator.gatePodsBy": by}, *told)
+def test_what_gates_pods_is_what_the_api_server_takes(by, flag_value, is_rendered):
+    found = rendered({**GATES, "nominator.gatePodsBy": by}, *flag_value)
     kinds = {"MutatingAdmissionPolicy": "policy", "MutatingWebhookConfiguration": "webhook"}
     which = [
         f"{kinds[each['kind']]} {each['apiVersion'].rpartition('/')[2]}" for each in found if each["kind"] in kinds
     ]
-    assert which == [made]
+    assert which == [is_rendered]
     arguments = container_of(found, "turnout-nominator")["args"]
-    assert ("--tls-cert=/tls/tls.crt" in arguments) is (made == "webhook v1")
+    assert ("--tls-cert=/tls/tls.crt" in arguments) is (is_rendered == "webhook v1")
 
 
 def test_policy_and_webhook_ask_for_the_same_pods():
@@ -416,13 +416,13 @@ def test_every_value_has_a_comment():
     def leaves(given, above=""):
         for key, each in given.items():
             path = f"{above}{key}"
-            flat = not isinstance(each, dict) or not each or path in whole
+            flat = not isinstance(each, dict) or not each or path in groups
             yield from (path,) if flat else leaves(each, f"{path}.")
 
-    told = {key: (text, json.loads(default)) for key, text, default in chart.values()}
-    whole = {key for key, (_, default) in told.items() if isinstance(default, dict)}
+    comments = {key: (text, json.loads(default)) for key, text, default in chart.values()}
+    groups = {key for key, (_, default) in comments.items() if isinstance(default, dict)}
     given = yaml.safe_load((chart.ROOT / chart.CHART / "values.yaml").read_text())
-    assert {*leaves(given)} == {*told}
+    assert {*leaves(given)} == {*comments}
 
 
 ISSUER = {"certManager.issuerRef.name": "ours", "certManager.issuerRef.kind": "ClusterIssuer"}
@@ -445,9 +445,9 @@ def test_certificates(values, kinds):
         for each in named(found, "Deployment", "turnout-extender")["spec"]["template"]["spec"]["volumes"]
         if "secret" in each
     )
-    made = {each["metadata"]["name"] for each in found if each["kind"] == "Secret"}
-    made |= {each["spec"]["secretName"] for each in found if each["kind"] == "Certificate"}
-    assert not kinds or volume in made
+    secrets = {each["metadata"]["name"] for each in found if each["kind"] == "Secret"}
+    secrets |= {each["spec"]["secretName"] for each in found if each["kind"] == "Certificate"}
+    assert not kinds or volume in secrets
 
 
 def test_certificates_are_valid_for_a_year_and_their_ca_for_five():
@@ -460,8 +460,8 @@ def test_certificates_are_valid_for_a_year_and_their_ca_for_five():
         days[name] = (certificate.not_valid_after_utc - certificate.not_valid_before_utc).days
     assert days == {"turnout-ca": 1825, "turnout-extender-tls": 365, "turnout-scheduler-tls": 365}
     certificates = [each for each in rendered({"certManager.enabled": "true"}) if each["kind"] == "Certificate"]
-    told = {each["spec"]["secretName"]: each["spec"]["duration"] for each in certificates}
-    assert told == {name: f"{24 * each}h" for name, each in days.items()}
+    durations = {each["spec"]["secretName"]: each["spec"]["duration"] for each in certificates}
+    assert durations == {name: f"{24 * each}h" for name, each in days.items()}
 
 
 GUARD = "turnout-verdicts-of-the-pod-itself-only"
@@ -513,9 +513,9 @@ async def test_one_file_installs_the_job_controllers(control_plane):
 @pytest.mark.contract("MS-06")
 @pytest.mark.asyncio
 async def test_make_deploy_takes_another_image(control_plane, tmp_path):
-    told = [f"HELM={cache.binary('helm')}", "IMG=r.io/p/ours:7", "NAMESPACE=gpu-team"]
+    variables = [f"HELM={cache.binary('helm')}", "IMG=r.io/p/ours:7", "NAMESPACE=gpu-team"]
     env = {"HOME": str(tmp_path), "KUBECONFIG": str(control_plane.kubeconfig), "PATH": os.environ["PATH"]}
-    argv = ["make", "deploy", *told, f"ARGS={chart.DLROVER}"]
+    argv = ["make", "deploy", *variables, f"ARGS={chart.DLROVER}"]
     done = await asyncio.to_thread(
         subprocess.run, argv, cwd=chart.ROOT, env=env, capture_output=True, text=True, timeout=60, check=False
     )
@@ -533,7 +533,7 @@ async def test_make_deploy_takes_another_image(control_plane, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("metric", "kept"),
+    ("metric", "is_kept"),
     [
         pytest.param("turnout_launcher_rounds_total", True, id="a series of a launcher"),
         pytest.param("turnout_job_time_seconds_total", True, id="the goodput of a job"),
@@ -543,12 +543,12 @@ async def test_make_deploy_takes_another_image(control_plane, tmp_path):
         pytest.param("up_turnout_launcher_rounds_total", False, id="a name that only contains ours"),
     ],
 )
-def test_a_tenants_page_gives_series_of_a_launcher_only(metric, kept):
+def test_a_tenants_page_gives_series_of_a_launcher_only(metric, is_kept):
     monitor = named(rendered({"monitoring.launchers.podMonitor": "true"}), "PodMonitor", "turnout-launchers")
     (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
     keep, _ = endpoint["metricRelabelings"]
     assert (keep["action"], keep["sourceLabels"]) == ("keep", ["__name__"])
-    assert bool(re.fullmatch(keep["regex"], metric)) is kept
+    assert bool(re.fullmatch(keep["regex"], metric)) is is_kept
 
 
 @pytest.mark.parametrize(

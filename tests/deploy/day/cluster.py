@@ -83,8 +83,8 @@ class Cluster:
 
     def report_fault(self, name, namespace="vision", node="", fault=CheckResult.FAULTY):
         """Let a pod report a fault of its node, as its launcher does."""
-        told = NodeReport(fault, utc_datetime(self.server.clock.wall()), 1, "w0", node=node)
-        notes = {labels.NODE_VERDICT: encode_report(told)}
+        report = NodeReport(fault, utc_datetime(self.server.clock.wall()), 1, "w0", node=node)
+        notes = {labels.NODE_VERDICT: encode_report(report)}
         path = f"/api/v1/namespaces/{namespace}/pods/{name}"
         self.server.call("PATCH", path, {"metadata": {"annotations": notes}}, MERGE)
 
@@ -121,7 +121,7 @@ class Cluster:
         if self.extender is None:
             return
         asks = ExtenderClient(self._session, f"http://127.0.0.1:{self.extender.port}")
-        waiting = [pod for pod in self.pods() if _waits(pod)]
+        waiting = [pod for pod in self.pods() if _is_waiting(pod)]
         for pod in sorted(waiting, key=lambda pod: (pod["metadata"]["creationTimestamp"], pod["metadata"]["name"])):
             names = tuple(name for name, free in sorted(self.free().items()) if free >= _gpus(pod))
             reply = await asks.ask(pod, ExtenderCall(ExtenderVerb.FILTER, names))
@@ -158,6 +158,6 @@ def _gpus(pod):
     return sum(int(each["resources"].get("requests", {}).get(GPU, 0)) for each in pod["spec"]["containers"])
 
 
-def _waits(pod):
+def _is_waiting(pod):
     spec, meta = pod["spec"], pod["metadata"]
     return not (spec.get("nodeName") or spec.get("schedulingGates") or meta.get("deletionTimestamp"))

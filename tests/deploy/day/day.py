@@ -123,9 +123,9 @@ class Day:
             if pod["spec"].get("nodeName") and not pod["metadata"].get("deletionTimestamp")
         }
         for (namespace, name), job in self.launchers.items():
-            there = [each for at, each in enumerate(NAMES) if (namespace, f"{name}-worker-{at}") in bound]
-            if there[:1] == ["a"]:
-                job.follow(there)
+            bound_ranks = [each for at, each in enumerate(NAMES) if (namespace, f"{name}-worker-{at}") in bound]
+            if bound_ranks[:1] == ["a"]:
+                job.follow(bound_ranks)
 
     # What Prometheus sees.
 
@@ -152,7 +152,7 @@ class Day:
 
     def late_counters(self):
         """Return the counters whose first sample is above 0 although the page of their target was there before."""
-        seen, found, begun = set(), set(), set()
+        series, found, begun = set(), set(), set()
         for lines in self.text.values():
             targets = set()
             for line in lines:
@@ -160,8 +160,8 @@ class Day:
                 labels, _, value = rest.partition("} ")
                 target = re.findall(r'(?:cluster|job_name|pod)="[^"]*"', labels)[-3:]
                 targets.add(tuple(target))
-                if name.endswith("_total") and (name, labels) not in seen:
-                    seen.add((name, labels))
+                if name.endswith("_total") and (name, labels) not in series:
+                    series.add((name, labels))
                     if tuple(target) in begun and float(value.split()[0]) > 0:
                         found.add(name)
             begun |= targets

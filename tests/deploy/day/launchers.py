@@ -58,7 +58,7 @@ class Launchers:
 
     def __init__(self, clock, namespace, name, workers, maximum):
         self.clock, self.namespace, self.name = clock, namespace, name
-        self.save_each, self.saves, self.step_s, self.stands, self.data_s = 10, SaveOutcome.DONE, 2.0, False, 3.0
+        self.save_each, self.saves, self.step_s, self.is_hanging, self.data_s = 10, SaveOutcome.DONE, 2.0, False, 3.0
         self.agents = {}
         self._steps, self._first, self._saved, self._round = 0, -1, -1, -1
         self._began_s = self._data_s = self._minutes = self._read = 0
@@ -119,7 +119,7 @@ class Launchers:
         rank = NAMES.index(name) * PROCESSES
         self._agent(name).log("process_hung" if why else "process_moved", {"rank": rank})
         self.story.say([name], Hung(self.story.round, 0, why))
-        self.stands = bool(why)
+        self.is_hanging = bool(why)
         if why:  # as transport/merge_stacks.py logs it once all stacks are there
             self._agent("a").log("stacks_gathered", {"apart": [rank]})
         self._hear()
@@ -159,12 +159,12 @@ class Launchers:
         """Train for a minute, save if it is time, and report."""
         self._now()
         self._minutes += 1
-        if not self.stands:
+        if not self.is_hanging:
             if self._first < 0:
                 self._first = self._steps
             self._steps += round(60 / self.step_s)
             self._data_s += self.data_s
-        if self.save_each and self._minutes % self.save_each == 0 and not self.stands:
+        if self.save_each and self._minutes % self.save_each == 0 and not self.is_hanging:
             self._save()
         rank_zero = RankZero(
             self._round,

@@ -219,8 +219,8 @@ class AutoscalerProgram(Program):
         self.controller = AutoscalerController(self.view, self.informers, *acts)
         self.metrics.show_cluster(self._gpus, lambda: 0 if journal is None else journal.left_out)
         self.metrics.usage.set_sources(lambda: self._gpus()["free"], lambda key: "", {})
-        tells = NodeEvents(Quiet(), rules, self.metrics)
-        self.taints = TaintWriter(calls, reports, rules, tells, clock, news, False)
+        node_events = NodeEvents(Quiet(), rules, self.metrics)
+        self.taints = TaintWriter(calls, reports, rules, node_events, clock, news, False)
         self.stuck = False
         self.start(self.informers.run())
 
