@@ -17,8 +17,8 @@ LEASES = "/apis/coordination.k8s.io/v1/namespaces/turnout-system/leases"
 
 def manifest(name, minimum, maximum=None, size=None, gpus=1, notes=None):
     """A Volcano Job of one task, its defaults written out: its webhook lets nothing but sizes change."""
-    asked = {"nvidia.com/gpu": str(gpus)}
-    container = {"name": "m", "image": "i", "resources": {"limits": asked, "requests": asked}}
+    requests = {"nvidia.com/gpu": str(gpus)}
+    container = {"name": "m", "image": "i", "resources": {"limits": requests, "requests": requests}}
     template = {"spec": {"containers": [container], "restartPolicy": "OnFailure"}}
     task = {"name": "w", "replicas": size or minimum, "minAvailable": minimum, "template": template}
     meta = {"name": name, "annotations": {"turnout.dev/max-workers": str(maximum or minimum), **(notes or {})}}
@@ -126,12 +126,12 @@ class Cluster:
 async def local_cluster_with_jobs(folder):
     """Eight GPUs on two nodes, and nothing of it left behind. folder: where its kubeconfig goes."""
     config = folder / "kubeconfig"
-    async with local_cluster(config, pace=Pace(pull_s=0.01, stop_s=0.01)) as made:
-        await made.add_nodes(generate_nodes(2), 4)
-        await made.run_jobs()
-        made.schedule(SchedulerSettings(backoff_s=(0.05, 0.2)))
-        await made.api.call("POST", "/api/v1/namespaces", {"metadata": {"name": "turnout-system"}})
-        told = Cluster(made, config)
+    async with local_cluster(config, pace=Pace(pull_s=0.01, stop_s=0.01)) as local:
+        await local.add_nodes(generate_nodes(2), 4)
+        await local.run_jobs()
+        local.schedule(SchedulerSettings(backoff_s=(0.05, 0.2)))
+        await local.api.call("POST", "/api/v1/namespaces", {"metadata": {"name": "turnout-system"}})
+        told = Cluster(local, config)
         try:
             yield told
         finally:

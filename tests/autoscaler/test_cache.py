@@ -66,17 +66,17 @@ def job(replicas=2, uid="u", **notes):
 
 @pytest.fixture
 def view():
-    made = Cache(KINDS)
+    cache = Cache(KINDS)
     for name in ("a", "b"):
-        made.put_node(node(name))
-    made.queues.put(QueueSpec("q", capability={GPU: 12}, deserved={GPU: 4}))
-    made.put_job("Job", job())
-    return made
+        cache.put_node(node(name))
+    cache.queues.put(QueueSpec("q", capability={GPU: 12}, deserved={GPU: 4}))
+    cache.put_job("Job", job())
+    return cache
 
 
 def only(view):
-    (seen,) = view.observation(0.0).jobs
-    return seen
+    (observed_job,) = view.observation(0.0).jobs
+    return observed_job
 
 
 def test_workers_are_a_jobs_pods_by_index(view):
@@ -96,8 +96,8 @@ def test_what_has_ended_well_is_no_worker_takes_nothing_and_is_not_missing(view)
 def test_room_is_what_pods_leave_those_that_go_included(view):
     view.put_pod(pod(0, "a", deleted="2026-01-01T00:00:09Z"))
     view.put_pod(pod(7, "a", owner="stranger", gpus=3))
-    seen = view.observation(0.0)
-    assert seen.room.fits(only(view).job.shape).tolist() == [1, 4]
+    observation = view.observation(0.0)
+    assert observation.room.fits(only(view).job.shape).tolist() == [1, 4]
     view.drop_pod("u-0")
     assert view.observation(0.0).room.fits(only(view).job.shape).tolist() == [2, 4]
 
@@ -124,9 +124,9 @@ class TestReservedNodes:
     def test_no_job_grows_onto_them_and_what_they_offer_is_counted(self, view):
         view.put_pod(pod(7, "a", owner="stranger", gpus=3))
         reserve(view)
-        seen = view.observation(0.0)
-        assert seen.room.fits(only(view).job.shape).tolist() == [0, 4]
-        assert seen.reserved[GPU] == 5
+        observation = view.observation(0.0)
+        assert observation.room.fits(only(view).job.shape).tolist() == [0, 4]
+        assert observation.reserved[GPU] == 5
 
     def test_they_are_room_again_when_the_reservation_ends_or_its_time_is_over(self, view):
         shape = only(view).job.shape
@@ -139,9 +139,9 @@ class TestReservedNodes:
         shape = only(view).job.shape
         reserve(view)
         view.put_pod(member())
-        seen = view.observation(0.0)
-        assert seen.room.fits(shape).tolist() == [4, 4]
-        assert "moved" in {each.job.key.name for each in seen.jobs}
+        observation = view.observation(0.0)
+        assert observation.room.fits(shape).tolist() == [4, 4]
+        assert "moved" in {each.job.key.name for each in observation.jobs}
         view.put_pod(member(on="b"))  # it runs, and others of it may still come
         assert view.observation(0.0).room.fits(shape).tolist() == [0, 0]
 
@@ -188,14 +188,14 @@ def test_when_we_resized_it_stands_on_the_job(view):
 def test_a_forged_annotation_overrides_neither_clock_nor_leader(view):
     forged = {labels.RESIZED_AT: "2099-01-01T00:00:00Z", labels.GAINED: "9999999", labels.SIZED_AT_START: "true"}
     view.put_job("Job", job(**forged))
-    (seen,) = view.observation(1000.0).jobs
-    assert seen.job.resize_budget == ResizeBudget()
+    (observed_job,) = view.observation(1000.0).jobs
+    assert observed_job.job.resize_budget == ResizeBudget()
     ours = {labels.RESIZED_AT: "1970-01-01T00:10:00Z", labels.GAINED: "-60.0", labels.SIZED_AT_START: "false"}
-    view.reader.store_written_annotations(seen.job.key, {**ours, labels.TERM: "7", labels.CONDITIONS: "[]"})
+    view.reader.store_written_annotations(observed_job.job.key, {**ours, labels.TERM: "7", labels.CONDITIONS: "[]"})
     view.put_job("Job", job(**forged, **{labels.TERM: "99999999"}))
-    (seen,) = view.observation(1000.0).jobs
-    assert seen.job.resize_budget == ResizeBudget(-60.0, 600.0)
-    assert view.jobs.raw[seen.job.key]["metadata"]["annotations"][labels.TERM] == "7"
+    (observed_job,) = view.observation(1000.0).jobs
+    assert observed_job.job.resize_budget == ResizeBudget(-60.0, 600.0)
+    assert view.jobs.raw[observed_job.job.key]["metadata"]["annotations"][labels.TERM] == "7"
     view.reader.forget_written()
     view.put_job("Job", job(**forged))
     assert view.observation(1000.0).jobs[0].job.resize_budget == ResizeBudget()
@@ -237,11 +237,11 @@ def test_pods_of_a_deleted_job_are_terminating_and_it_waits_for_nothing(view):
     view.put_pod(pod(0, "a"))
     view.put_pod(pod(1, "b", deleted="2026-01-01T00:00:09Z"))
     assert view.observation(0.0).terminating_pods == ()  # its own job tells of it
-    made = job()
-    made["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:09Z"
-    view.put_job("Job", made)
-    seen = view.observation(0.0)
-    assert (seen.jobs, [(pod.queue, pod.row) for pod in seen.terminating_pods]) == ((), [("q", 1)])
+    one_job = job()
+    one_job["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:09Z"
+    view.put_job("Job", one_job)
+    observation = view.observation(0.0)
+    assert (observation.jobs, [(pod.queue, pod.row) for pod in observation.terminating_pods]) == ((), [("q", 1)])
     view.drop_job("u")
     view.drop_pod("u-1")
     assert view.observation(0.0).terminating_pods == ()
@@ -253,24 +253,24 @@ def test_what_is_gone_is_gone(view):
     assert view.observation(0.0).room.fits(shape).tolist() == [0, 4]
     view.drop_job("u")
     view.queues.drop("q")
-    seen = view.observation(0.0)
-    assert (seen.jobs, seen.queues) == ((), {})
+    observation = view.observation(0.0)
+    assert (observation.jobs, observation.queues) == ((), {})
 
 
 def told(view):
     """All that an observation says, in words that two views can agree on."""
-    seen = view.observation(0.0)
+    observation = view.observation(0.0)
     rows = {**dict(enumerate(view.nodes.snapshot.order)), UNKNOWN_NODE: "elsewhere"}
     jobs = {
         each.job.key: (
             each.job,
             [(w.index, rows.get(w.row), w.leaving) for w in each.workers],
             each.is_waiting,
-            {rows[row]: int(count) for row, count in enumerate(seen.room.fits(each.job.shape)) if count},
+            {rows[row]: int(count) for row, count in enumerate(observation.room.fits(each.job.shape)) if count},
         )
-        for each in seen.jobs
+        for each in observation.jobs
     }
-    queues = {name: (dict(+Counter(q.used)), dict(q.limit), dict(q.deserved)) for name, q in seen.queues.items()}
+    queues = {name: (dict(+Counter(q.used)), dict(q.limit), dict(q.deserved)) for name, q in observation.queues.items()}
     return jobs, queues, dict(view.reader.faults)
 
 
@@ -301,10 +301,10 @@ def apply(view, change):
         case ("no node", name):
             view.drop_node(name)
         case ("job", uid, replicas, queue):
-            made = job(replicas, uid, **{labels.QUEUE: queue})
+            one_job = job(replicas, uid, **{labels.QUEUE: queue})
             if queue == "bad":
-                made["spec"]["parallelism"] = "many"
-            view.put_job("Job", made)
+                one_job["spec"]["parallelism"] = "many"
+            view.put_job("Job", one_job)
         case ("no job", uid):
             view.drop_job(uid)
         case ("pod", owner, index, on, phase, deleted):

@@ -52,9 +52,9 @@ STEEP, FLAT = ((1, 1.0), (4, 3.9)), ((1, 1.0), (4, 2.0))
     ],
 )
 def test_room_goes_whole_to_who_gains_most_and_then_to_the_next(free, jobs, grown):
-    made = [seen(job(name, **more), [0]) for name, more in jobs.items()]
-    held = sum(more.get("gpus", 1) for more in jobs.values())
-    assert sizes(world([held + free], *made)) == grown
+    observed_job = [seen(job(name, **more), [0]) for name, more in jobs.items()]
+    gpus_total = sum(more.get("gpus", 1) for more in jobs.values())
+    assert sizes(world([gpus_total + free], *observed_job)) == grown
 
 
 NONE = {NODES: {GPU: 0}}
@@ -113,8 +113,8 @@ def test_a_job_that_starts_comes_before_those_that_restart():
 
 
 def test_a_job_that_was_sized_as_it_started_waits_for_no_cooldown():
-    made = job("a", replicas=2, resize_budget=ResizeBudget(0.0, NOW_S - 30, at_start=True))
-    assert sizes(world([4], seen(made, [0, 0]))) == {"a": 4}
+    one_job = job("a", replicas=2, resize_budget=ResizeBudget(0.0, NOW_S - 30, at_start=True))
+    assert sizes(world([4], seen(one_job, [0, 0]))) == {"a": 4}
     assert words(world([4], seen(job("a", replicas=2, resized_s=NOW_S - 30), [0, 0]))) == {"a": Reason.COOLDOWN}
 
 
@@ -133,9 +133,13 @@ def test_every_min_comes_before_any_elastic_worker():  # VE-30
 @pytest.mark.contract("CS-14", "VE-10", "VE-31")
 def test_a_new_job_makes_just_enough_leave():  # VE-10, VE-31
     at = world([8], seen(job("a", minimum=2, maximum=8, replicas=8), [0] * 8), seen(job("bb", minimum=3)))
-    told = plan(at)
-    assert (told["a"].target, told["a"].reason, told["a"].beneficiary.name) == (5, Reason.MAKES_ROOM, "bb")
-    assert told["bb"].reason is Reason.WAITS_FOR_ROOM
+    plan_of_all = plan(at)
+    assert (plan_of_all["a"].target, plan_of_all["a"].reason, plan_of_all["a"].beneficiary.name) == (
+        5,
+        Reason.MAKES_ROOM,
+        "bb",
+    )
+    assert plan_of_all["bb"].reason is Reason.WAITS_FOR_ROOM
 
 
 @pytest.mark.contract("VE-35")
@@ -184,16 +188,16 @@ def test_who_has_banked_a_restart_gives_first(old, new, gives):
         seen(job(name, replicas=4, created=f"2026-01-0{day}T00:00:00Z", **more), [0] * 4)
         for name, day, more in (("old", 1, old), ("new", 2, new))
     ]
-    told = sizes(world([8], *jobs, seen(job("waits", minimum=2))), replace(POLICY, restart_budget_share=0.0))
-    assert told == {"old": 4, "new": 4, "waits": 2} | {gives: 2}
+    new_sizes = sizes(world([8], *jobs, seen(job("waits", minimum=2))), replace(POLICY, restart_budget_share=0.0))
+    assert new_sizes == {"old": 4, "new": 4, "waits": 2} | {gives: 2}
 
 
 def test_a_unit_that_does_not_help_stays():
     """The newest job stands on another node than the one that a worker of four needs."""
     here = seen(job("a", replicas=4, created="2026-01-01T00:00:00Z"), [0] * 4)
     there = seen(job("b", replicas=2, created="2026-01-02T00:00:00Z", maximum=2), [1, 1])
-    told = sizes(world([5, 3], here, there, seen(job("waits", gpus=4))))
-    assert told == {"a": 1, "b": 2, "waits": 1}
+    new_sizes = sizes(world([5, 3], here, there, seen(job("waits", gpus=4))))
+    assert new_sizes == {"a": 1, "b": 2, "waits": 1}
 
 
 def test_the_least_important_gives_first():
@@ -266,8 +270,8 @@ def test_a_gang_that_must_stay_under_a_switch_gets_room_there():
 def test_room_that_is_on_its_way_to_a_waiter_is_not_grown_into():
     going = seen(job("a", replicas=2, maximum=8), [0, 0, 0, 0])
     grows = seen(job("c"), [0])
-    told = sizes(world([7], going, grows, seen(job("bb", minimum=4))))
-    assert told == {"a": 2, "bb": 4, "c": 1}
+    new_sizes = sizes(world([7], going, grows, seen(job("bb", minimum=4))))
+    assert new_sizes == {"a": 2, "bb": 4, "c": 1}
 
 
 @pytest.mark.contract("CS-16", "VE-34")
@@ -309,11 +313,11 @@ def test_sizes_change_in_units():
 
 
 def test_workers_above_the_min_that_find_no_node_are_given_up():
-    made = seen(job("a", replicas=3), [0, None, None])
-    late = replace(made, workers=tuple(replace(w, since_s=NOW_S - 60) for w in made.workers))
+    observed_job = seen(job("a", replicas=3), [0, None, None])
+    late = replace(observed_job, workers=tuple(replace(w, since_s=NOW_S - 60) for w in observed_job.workers))
     assert plan(world([1], late))["a"].reason is Reason.ROOM_TAKEN
     assert sizes(world([1], late)) == {"a": 1}
-    assert sizes(world([1], made)) == {"a": 3}
+    assert sizes(world([1], observed_job)) == {"a": 3}
 
 
 @pytest.mark.parametrize("more", [{"age_s": 151.0}, {"complete": False}])
@@ -348,5 +352,5 @@ def test_one_job_gives_to_several_in_one_change():
     at = world(
         [8], seen(job("a", maximum=8, replicas=8), [0] * 8), *(seen(job(name, maximum=1)) for name in ("b", "c", "dd"))
     )
-    told = plan(at)
-    assert (told["a"].target, told["a"].detail) == (5, "3 workers leave for Job/ns/b and others")
+    plan_of_all = plan(at)
+    assert (plan_of_all["a"].target, plan_of_all["a"].detail) == (5, "3 workers leave for Job/ns/b and others")

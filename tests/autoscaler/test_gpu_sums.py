@@ -35,9 +35,9 @@ def test_other_resources_count_by_one_flag_in_both():
 
 
 def of_make(make, gpus=2):
-    made = pod("j-0-x", gpus=gpus, **{labels.JOB_INDEX: "0"})
-    made.spec.containers[0].resources = Resources(requests={make: str(gpus)}, limits={make: str(gpus)})
-    return made
+    one_pod = pod("j-0-x", gpus=gpus, **{labels.JOB_INDEX: "0"})
+    one_pod.spec.containers[0].resources = Resources(requests={make: str(gpus)}, limits={make: str(gpus)})
+    return one_pod
 
 
 @pytest.mark.contract("DL-20")
@@ -50,8 +50,8 @@ def test_a_gpu_of_any_make_counts_alike_in_both(make):
     view.put_pod(of_make(make))
     (only,) = seen(view)
     names = read_settings([]).gpu_resource
-    told = json.loads(queue_configmaps(view.observation(0.0), [], names, dry_run=True)["q"]["status"])["gpus"]
-    assert (told["used"], told["limit"], told["free"]) == (2, 8, 6)
+    document = json.loads(queue_configmaps(view.observation(0.0), [], names, dry_run=True)["q"]["status"])["gpus"]
+    assert (document["used"], document["limit"], document["free"]) == (2, 8, 6)
     assert (gpus_of(only.job.shape, names), member_of(of_make(make), Settings().gpu_resource).gpus) == (2, 2)
 
 

@@ -70,16 +70,18 @@ def test_an_admin_takes_back_what_is_lent(made, told):
     ],
 )
 def test_a_worker_may_be_without_a_node_for_a_while(since_s, told):
-    made = seen(job("a", replicas=3), [0, 0, None])
-    made = replace(made, workers=tuple(replace(each, since_s=NOW_S - since_s) for each in made.workers))
-    step = plan(world([2], made))["a"]
+    observed_job = seen(job("a", replicas=3), [0, 0, None])
+    observed_job = replace(
+        observed_job, workers=tuple(replace(each, since_s=NOW_S - since_s) for each in observed_job.workers)
+    )
+    step = plan(world([2], observed_job))["a"]
     assert (step.target, step.reason) == told
 
 
 def test_how_many_are_without_a_node_is_told():
-    made = seen(job("a", maximum=8, unit=2, minimum=2, replicas=8), [0, 0, 0, None, None, None, None, None])
-    late = [replace(each, since_s=NOW_S - (31 if each.index > 5 else 5)) for each in made.workers]
-    step = plan(world([3], replace(made, workers=tuple(late))))["a"]
+    observed_job = seen(job("a", maximum=8, unit=2, minimum=2, replicas=8), [0, 0, 0, None, None, None, None, None])
+    late = [replace(each, since_s=NOW_S - (31 if each.index > 5 else 5)) for each in observed_job.workers]
+    step = plan(world([3], replace(observed_job, workers=tuple(late))))["a"]
     assert (step.target, step.detail) == (2, "2 workers without a node for more than 30 s")
 
 
@@ -346,9 +348,9 @@ def test_why_there_is_no_room_to_grow(nodes, others, more, told):
 
 
 def test_sizes_that_double_grow_step_by_step():
-    made = job("a", maximum=16, sizes=Sizes(1, doubles=True))
-    assert plan(world([16], seen(made, [0])))["a"].target == 16
-    assert plan(world([15], seen(made, [0])))["a"].target == 8
+    one_job = job("a", maximum=16, sizes=Sizes(1, doubles=True))
+    assert plan(world([16], seen(one_job, [0])))["a"].target == 16
+    assert plan(world([15], seen(one_job, [0])))["a"].target == 8
 
 
 @pytest.mark.parametrize(
@@ -360,8 +362,8 @@ def test_sizes_that_double_grow_step_by_step():
     ],
 )
 def test_what_a_waiting_job_lacks_to_its_min_other_roles_included(there, lacks):
-    made = job("a", minimum=2, other_roles=((shape(4), 3),))
-    assert lacking_pods(seen(made, **there)) == lacks
+    one_job = job("a", minimum=2, other_roles=((shape(4), 3),))
+    assert lacking_pods(seen(one_job, **there)) == lacks
 
 
 def test_a_fault_that_only_several_jobs_bring_about_together_is_nobodys():
@@ -401,8 +403,8 @@ def test_room_that_has_settled_is_used_up_once():
 
 
 def test_unsettled_room_is_nobodys_though_another_could_never_pay_for_it():
-    made = [seen(job("a"), [0]), seen(job("dear", resize_budget=ResizeBudget(restart_s=9e9)), [0])]
-    aged = [replace(each, workers=tuple(replace(w, since_s=0.0) for w in each.workers)) for each in made]
+    observed_job = [seen(job("a"), [0]), seen(job("dear", resize_budget=ResizeBudget(restart_s=9e9)), [0])]
+    aged = [replace(each, workers=tuple(replace(w, since_s=0.0) for w in each.workers)) for each in observed_job]
     assert why(world([6], *aged, idle_room={NODES: {GPU: 0}}))["a"] is Reason.ROOM_SETTLES
     assert why(world([6], *aged)) == {"a": Reason.IDLE_ROOM, "dear": Reason.MARGINAL_GAIN}
 

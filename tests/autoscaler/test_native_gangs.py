@@ -335,9 +335,9 @@ def test_one_look_goes_through_a_bounded_number_of_pods():
     for number in range(4):
         gangs.put_group(group(4, f"g{number}"))
         for at in range(MAX_PODS_CHECKED // 2):
-            made = pod(at, f"g{number}")
-            made.metadata.uid = f"{number}-{at}"
-            gangs.put_pod(made)
+            one_pod = pod(at, f"g{number}")
+            one_pod.metadata.uid = f"{number}-{at}"
+            gangs.put_pod(one_pod)
     taken = [gangs.take_groups_to_check() for _ in range(3)]
     assert [[name for _, name in each] for each in taken] == [["g0", "g1"], ["g2", "g3"], []]
 
@@ -378,19 +378,19 @@ async def test_an_embedded_cluster_lends_from_a_native_gang_and_gives_back(tmp_p
 
 @pytest.mark.asyncio
 async def test_a_job_is_written_after_its_pod_group_only():
-    api, told, order = Api(), [], []
+    api, outcomes, order = Api(), [], []
 
     async def before(key, size, now_s):
         order.append((key.name, size, len(api.patches)))
         return "Conflict" if key.name == "held" else ""
 
-    doing = writer(api, told)
+    doing = writer(api, outcomes)
     doing = type(doing)(
-        api, KINDS, lambda: 7, lambda step, word: told.append((step.key.name, word)), False, before_shrink=before
+        api, KINDS, lambda: 7, lambda step, word: outcomes.append((step.key.name, word)), False, before_shrink=before
     )
     steps = [Step(JobKey("Job", "ns", name), target, 4, Reason.MAKES_ROOM) for name, target in (("held", 2), ("a", 2))]
     grow = Step(JobKey("Job", "ns", "grows"), 6, 4, Reason.IDLE_ROOM)
     await doing.carry_out([*steps, grow], raw("held", "a", "grows"), noted, 0.0)
     assert order == [("held", 2, 0), ("a", 2, 0)]
     assert [name for name, _ in api.patches] == ["a", "grows"]
-    assert told == [("held", "Conflict"), ("a", "Written"), ("grows", "Written")]
+    assert outcomes == [("held", "Conflict"), ("a", "Written"), ("grows", "Written")]

@@ -20,8 +20,8 @@ UNREAD = (
 
 @pytest_asyncio.fixture
 async def cluster(tmp_path):
-    async with local_cluster_with_jobs(tmp_path) as made:
-        yield made
+    async with local_cluster_with_jobs(tmp_path) as local:
+        yield local
 
 
 async def test_a_job_grows_gives_back_at_once_and_grows_again_after_its_cooldown(cluster):

@@ -53,9 +53,9 @@ class Told:
 
     def pods(self, owner, namespace, count):
         for index in range(count):
-            made = pod(index, "a", owner=owner, gpus=1)
-            made.metadata.namespace, made.metadata.name = namespace, f"{owner}-{index}"
-            self.view.put_pod(made)
+            one_pod = pod(index, "a", owner=owner, gpus=1)
+            one_pod.metadata.namespace, one_pod.metadata.name = namespace, f"{owner}-{index}"
+            self.view.put_pod(one_pod)
 
     def says(self, **notes):
         """Write annotations on the grown job; None takes one away. How many workers it is left with."""
@@ -126,15 +126,15 @@ def test_a_min_that_is_raised_counts_once_nothing_is_lent():
     told = Told(size=8, minimum=2, waits=6)
     told.says(**{labels.MIN_WORKERS: "8"})
     told.put(raw("grown", "mine", 2, 8, 16, **WROTE, **STAMPS))
-    (seen,) = (each for each in told.view.observation(NOW_S).jobs if each.job.key.name == "grown")
-    assert seen.job.bounds.minimum == 8
+    (observed_job,) = (each for each in told.view.observation(NOW_S).jobs if each.job.key.name == "grown")
+    assert observed_job.job.bounds.minimum == 8
 
 
 def test_a_job_that_was_never_resized_is_refused_as_before():
-    made = raw("rigid", "mine", 8, 2, 16, **{labels.KUEUE_QUEUE: "q"})
-    made["metadata"]["labels"] = {labels.KUEUE_QUEUE: "q"}
+    raw_job = raw("rigid", "mine", 8, 2, 16, **{labels.KUEUE_QUEUE: "q"})
+    raw_job["metadata"]["labels"] = {labels.KUEUE_QUEUE: "q"}
     view = Cache(KINDS)
-    view.put_job("Job", made)
+    view.put_job("Job", raw_job)
     assert view.observation(NOW_S).jobs[0].job.refused
 
 

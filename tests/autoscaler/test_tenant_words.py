@@ -67,21 +67,21 @@ def test_no_text_on_a_job_or_its_pods_makes_read_decide_or_write_raise(kind, not
         view.put_node(node(name))
     view.put_job(kind, raw)
     for index in range(4):
-        made = pod(index, "a", **on_pods)
-        made.metadata.labels = dict(marks)
-        view.put_pod(made)
+        one_pod = pod(index, "a", **on_pods)
+        one_pod.metadata.labels = dict(marks)
+        view.put_pod(one_pod)
     at = view.observation(NOW_S)
     assert not [why for why in view.reader.faults.values() if "cannot be read" in why]  # a fault of ours
     for step in decide(at, POLICY, NOW_S):
         if step.key not in view.jobs.raw:
             continue  # pods of no job
-        there, made = view.jobs.raw[step.key], next(each.job for each in at.jobs if each.job.key == step.key)
+        there, one_pod = view.jobs.raw[step.key], next(each.job for each in at.jobs if each.job.key == step.key)
         is_overruled(there["metadata"]["annotations"], 7, NOW_S)
-        if made.elastic:
+        if one_pod.elastic:
             written = resize_annotations(
-                made, Step(step.key, made.bounds.maximum, made.replicas, Reason.IDLE_ROOM), POLICY, NOW_S
+                one_pod, Step(step.key, one_pod.bounds.maximum, one_pod.replicas, Reason.IDLE_ROOM), POLICY, NOW_S
             )
-            with_annotations(KINDS[kind].change(there, made.bounds.maximum, ("j-3",)), written)
+            with_annotations(KINDS[kind].change(there, one_pod.bounds.maximum, ("j-3",)), written)
             if KINDS[kind].recreate_scale_plan is not None:
                 KINDS[kind].recreate_scale_plan(there)
 
@@ -89,11 +89,11 @@ def test_no_text_on_a_job_or_its_pods_makes_read_decide_or_write_raise(kind, not
 @settings(max_examples=scaled(300), deadline=None)
 @given(NOTES, NOTES, WORDS, WORDS)
 def test_no_word_on_a_pod_makes_its_gang_raise(notes, marks, env, name):
-    made = pod(0, **notes)
-    made.metadata.labels, made.metadata.name = marks, f"j-{name}"
+    one_pod = pod(0, **notes)
+    one_pod.metadata.labels, one_pod.metadata.name = marks, f"j-{name}"
     told = [EnvVar(key, env) for key in ("PET_NNODES", "PET_NPROC_PER_NODE", "WORLD_SIZE")]
-    made.spec.containers = [Container(env=told)]
-    membership(made)
+    one_pod.spec.containers = [Container(env=told)]
+    membership(one_pod)
     number_of(name)
 
 
@@ -162,9 +162,9 @@ def of_b(function):
 
 
 def named(name, uid):
-    made = job(1, uid)
-    made["metadata"]["name"] = name
-    return made
+    one_job = job(1, uid)
+    one_job["metadata"]["name"] = name
+    return one_job
 
 
 def test_a_job_unreadable_by_our_fault_is_logged_and_others_are_seen():
@@ -181,14 +181,16 @@ def test_a_job_unreadable_by_our_fault_is_logged_and_others_are_seen():
 
 @pytest.mark.asyncio
 async def test_a_write_failed_by_our_fault_counts_as_refused_and_others_go_on():
-    api, told, raw = Api(), [], {}
+    api, outcomes, raw = Api(), [], {}
     for name in ("a", "b", "c"):
         raw[JobKey("Job", "ns", name)] = named(name, f"u-{name}")
     kinds = broken("Job", resize=of_b(KINDS["Job"].resize))
-    writer = ScaleWriter(api, kinds, lambda: 7, lambda step, word: told.append((step.key.name, word)), dry_run=False)
+    writer = ScaleWriter(
+        api, kinds, lambda: 7, lambda step, word: outcomes.append((step.key.name, word)), dry_run=False
+    )
     steps = [Step(key, 4, 1, Reason.IDLE_ROOM) for key in raw]
     assert await writer.carry_out(steps, raw, noted, 0.0) == 2
-    assert told == [("a", "Written"), ("c", "Written")]
+    assert outcomes == [("a", "Written"), ("c", "Written")]
     held = {JobKey("Job", "ns", "b"): "it cannot be written: ZeroDivisionError('of b')"}
     assert writer.refusals.messages(raw, 0.5) == held
     assert await writer.carry_out(steps[1:2], raw, noted, 0.5) == 0  # no try before its time

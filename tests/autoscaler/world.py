@@ -100,8 +100,8 @@ def obeyed(before, steps):
 
 def _within_limit(limits, each, jobs):
     gpus = {other.job.key: dict(other.job.shape.requests)[GPU] for other in jobs}
-    held = sum(other.bound_workers * gpus[other.job.key] for other in jobs if other.job.queue == each.job.queue)
-    return held + gpus[each.job.key] <= limits.get(each.job.queue, held + gpus[each.job.key])
+    gpus_total = sum(other.bound_workers * gpus[other.job.key] for other in jobs if other.job.queue == each.job.queue)
+    return gpus_total + gpus[each.job.key] <= limits.get(each.job.queue, gpus_total + gpus[each.job.key])
 
 
 def _resized(each, size):

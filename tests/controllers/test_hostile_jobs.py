@@ -33,22 +33,22 @@ INNER = {
 @st.composite
 def hostile(draw):
     """A sound job, of which some fields are anything at all."""
-    made = job(worker=role(draw(st.integers(0, 3))), elastic=draw(st.none() | st.just({})), run={})
+    one_job = job(worker=role(draw(st.integers(0, 3))), elastic=draw(st.none() | st.just({})), run={})
     for _ in range(draw(st.integers(1, 3))):
         field = draw(st.sampled_from(FIELDS))
-        if field in INNER and isinstance(made["spec"].get(field), dict):
-            made["spec"][field][draw(st.sampled_from(INNER[field]))] = draw(JSON)
+        if field in INNER and isinstance(one_job["spec"].get(field), dict):
+            one_job["spec"][field][draw(st.sampled_from(INNER[field]))] = draw(JSON)
         else:
-            made["spec"][field] = draw(JSON)
+            one_job["spec"][field] = draw(JSON)
     if draw(st.booleans()):
-        made["spec"]["pytorchReplicaSpecs"] = {
+        one_job["spec"]["pytorchReplicaSpecs"] = {
             "Worker": {**role(2), draw(st.sampled_from(["replicas", "template", "restartPolicy"])): draw(JSON)}
         }
     if draw(st.booleans()):
-        made["status"] = draw(
+        one_job["status"] = draw(
             st.dictionaries(st.sampled_from(["conditions", "replicaStatuses", "startTime", "completionTime"]), JSON)
         )
-    return made
+    return one_job
 
 
 @settings(max_examples=scaled(300), deadline=None)

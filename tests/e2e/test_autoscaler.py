@@ -16,8 +16,8 @@ async def test_an_indexed_job_fills_an_idle_leaf_gives_back_and_grows_again(stag
     start_around(stage)
     start_autoscaler(stage, *AT_ONCE)
     await stage.submit(elastic(cluster.indexed_job("a", 2, gpus=2), 2, 4))
-    placed = await runs(stage, a=4)
-    assert len(stage.leaves(placed)) == 1
+    node_by_pod = await runs(stage, a=4)
+    assert len(stage.leaves(node_by_pod)) == 1
     await stage.submit(elastic(cluster.indexed_job("c", 1, gpus=2), 1, 8))
     await runs(stage, a=4, c=4)
     stage.plane.restart_apiserver()

@@ -39,14 +39,14 @@ def restated(nodes, taken, gang, dice):
         state.put_node(each)
     for at, pod in enumerate(taken):
         state.place(pod_info_of(seen(pod, f"s{at}")), pod["spec"]["nodeName"])
-    placed, cursor = {}, Cursor()
+    node_by_pod, cursor = {}, Cursor()
     for pod in gang:
         want = pod_info_of(seen(pod, pod["metadata"]["name"]))
         outcome = schedule_without_extender(state, want, cursor, dice)
         assert isinstance(outcome, Chosen)
         state.place(want, outcome.node)
-        placed[pod["metadata"]["name"]] = outcome.node
-    return placed
+        node_by_pod[pod["metadata"]["name"]] = outcome.node
+    return node_by_pod
 
 
 def seen(pod, uid):
@@ -68,8 +68,8 @@ async def test_its_mean_ring_cost_is_within_a_tenth_of_the_real_schedulers(stage
             gang = cluster.volcano_gang(f"g{run}", SIZE, GPUS)
             for pod in gang:
                 await api.create(pod)
-            placed = await api.until(f"{PODS}?labelSelector=gang%3Dg{run}", cluster.bound(SIZE))
-            costs["real"].append(stage.ring(placed).total)
+            node_by_pod = await api.until(f"{PODS}?labelSelector=gang%3Dg{run}", cluster.bound(SIZE))
+            costs["real"].append(stage.ring(node_by_pod).total)
             dice = random.Random(run)
             costs["restated"] += [stage.ring(restated(nodes, taken, gang, dice)).total for _ in range(DRAWS)]
             await api.call("DELETE", PODS)

@@ -25,9 +25,9 @@ async def test_a_gang_that_default_scoring_scatters_lands_ringed_under_one_leaf(
     stage.start_extender()
     stage.start_scheduler()
     await stage.submit(*cluster.volcano_gang("bert", 8))
-    placed = await stage.landed("bert", 8)
-    assert len(stage.leaves(placed)) == 1
-    assert stage.ring(placed).total == 0
+    node_by_pod = await stage.landed("bert", 8)
+    assert len(stage.leaves(node_by_pod)) == 1
+    assert stage.ring(node_by_pod).total == 0
     assert len(stage.leaves(scattered)) > 1
     assert stage.ring(scattered).total > 0
 
@@ -35,38 +35,38 @@ async def test_a_gang_that_default_scoring_scatters_lands_ringed_under_one_leaf(
 async def test_the_only_whole_leaf_is_found_and_two_leaves_ring_with_least_cost(stage):
     """16 pods need two leaves: a ring over their indices leaves each switch once."""
     await stage.build()
-    whole = await tempt(stage)
+    free_leaf = await tempt(stage)
     stage.start_extender()
     stage.start_scheduler()
     await stage.submit(*cluster.koordinator_gang("bert", 8))
-    assert set(stage.leaves(await stage.landed("bert", 8))) == {whole}
+    assert set(stage.leaves(await stage.landed("bert", 8))) == {free_leaf}
     await stage.submit(*cluster.koordinator_gang("gpt", 12))
-    placed = await stage.landed("gpt", 12)
-    across = stage.leaves(placed)
-    assert stage.ring(placed).crossings[0] == len(across) > 1
+    node_by_pod = await stage.landed("gpt", 12)
+    across = stage.leaves(node_by_pod)
+    assert stage.ring(node_by_pod).crossings[0] == len(across) > 1
 
 
 async def test_an_indexed_job_of_the_controller_manager_lands_under_one_leaf(stage):
     await stage.build()
-    whole = await tempt(stage)
+    free_leaf = await tempt(stage)
     stage.start_extender()
     stage.start_scheduler()
     stage.plane.start_controller_manager()
     await stage.submit(cluster.indexed_job("train", 8))
-    placed = await landed_where(stage, "job-name%3Dtrain", 8)
-    assert set(stage.leaves(placed)) == {whole}
+    node_by_pod = await landed_where(stage, "job-name%3Dtrain", 8)
+    assert set(stage.leaves(node_by_pod)) == {free_leaf}
 
 
 async def test_a_pytorch_job_of_the_training_operator_lands_under_one_leaf(stage):
     await stage.build()
-    whole = await tempt(stage)
+    free_leaf = await tempt(stage)
     stage.start_extender()
     stage.start_scheduler()
     stage.plane.start_training_operator()
     await stage.submit(cluster.pytorch_job("train", 8))
-    placed = await landed_where(stage, f"{labels.TRAINING_JOB}%3Dtrain", 8)
-    assert set(stage.leaves(placed)) == {whole}
-    assert stage.ring(placed).total == 0
+    node_by_pod = await landed_where(stage, f"{labels.TRAINING_JOB}%3Dtrain", 8)
+    assert set(stage.leaves(node_by_pod)) == {free_leaf}
+    assert stage.ring(node_by_pod).total == 0
 
 
 async def test_a_mixed_gang_lands_under_one_leaf_and_its_cpu_master_is_untouched(stage):
@@ -78,8 +78,8 @@ async def test_a_mixed_gang_lands_under_one_leaf_and_its_cpu_master_is_untouched
     whole = cluster.koordinator_gang("bert", 4, minimum=6, gpus=8, notes=required)[1:]
     halves = cluster.koordinator_gang("bert", 6, minimum=6, gpus=4, notes=required)[4:]
     await stage.submit(*halves, *master, *whole)
-    placed = await stage.landed("bert", 6)
-    workers = {pod: node for pod, node in placed.items() if pod != "bert-0"}
+    node_by_pod = await stage.landed("bert", 6)
+    workers = {pod: node for pod, node in node_by_pod.items() if pod != "bert-0"}
     assert len(stage.leaves(workers)) == 1
 
 

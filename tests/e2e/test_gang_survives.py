@@ -52,46 +52,46 @@ async def test_an_extender_that_hangs_delays_pods_and_does_not_stop_scheduling(s
 
 async def test_after_a_kill_in_mid_gang_the_rest_lands_in_the_same_leaf(stage):
     await stage.build()
-    whole = await tempt(stage)
+    free_leaf = await tempt(stage)
     stage.start_extender()
     stage.start_scheduler()
     pods = cluster.koordinator_gang("bert", 8)
     await stage.submit(*pods[:4])
-    assert set(stage.leaves(await stage.landed("bert", 4, within_s=15))) == {whole}
+    assert set(stage.leaves(await stage.landed("bert", 4, within_s=15))) == {free_leaf}
     stage.plane.kill_program("extender")
     stage.start_extender()
     await stage.submit(*pods[4:])
-    placed = await stage.landed("bert", 8, within_s=15)
-    assert set(stage.leaves(placed)) == {whole}
-    assert stage.ring(placed).total == 0
+    node_by_pod = await stage.landed("bert", 8, within_s=15)
+    assert set(stage.leaves(node_by_pod)) == {free_leaf}
+    assert stage.ring(node_by_pod).total == 0
 
 
 @pytest.mark.slow
 async def test_calls_that_alternate_between_two_replicas_give_one_leaf(stage):
     await stage.build()
-    whole = await tempt(stage)
+    free_leaf = await tempt(stage)
     ports = [stage.start_extender("extender"), stage.start_extender("another")]
     async with alternating(ports) as (port, asked):
         stage.start_scheduler(port)
         await stage.submit(*cluster.koordinator_gang("bert", 8))
-        placed = await stage.landed("bert", 8)
-    assert set(stage.leaves(placed)) == {whole}
+        node_by_pod = await stage.landed("bert", 8)
+    assert set(stage.leaves(node_by_pod)) == {free_leaf}
     assert min(asked) >= 3
 
 
 async def test_a_stranger_on_a_planned_host_sends_the_rest_to_the_next_leaf_only(stage):
     await stage.build()
-    whole = await tempt(stage)
+    free_leaf = await tempt(stage)
     stage.start_extender()
     stage.start_scheduler()
     pods = cluster.koordinator_gang("bert", 8)
     await stage.submit(*pods[:5])
     await stage.landed("bert", 5, within_s=15)
-    await take_a_free_host(stage, whole, await bound_now(stage, "bert"))
+    await take_a_free_host(stage, free_leaf, await bound_now(stage, "bert"))
     await stage.submit(*pods[5:])
-    placed = await stage.landed("bert", 8, within_s=15)
-    assert stage.leaves(placed)[whole] >= 5
-    assert stage.ring(placed).crossings[:2] == (
+    node_by_pod = await stage.landed("bert", 8, within_s=15)
+    assert stage.leaves(node_by_pod)[free_leaf] >= 5
+    assert stage.ring(node_by_pod).crossings[:2] == (
         2,
         0,
     )  # one leaf more, under the same spine, and a ring in and out of it
@@ -100,21 +100,21 @@ async def test_a_stranger_on_a_planned_host_sends_the_rest_to_the_next_leaf_only
 @pytest.mark.slow
 async def test_a_started_required_gang_that_lost_a_host_is_told_to_be_partial(stage):
     await stage.build()
-    whole = await tempt(stage)
+    free_leaf = await tempt(stage)
     stage.start_extender()
     stage.start_scheduler()
     pods = cluster.koordinator_gang("bert", 8, notes=REQUIRED)
     await stage.submit(*pods[:5])
     await stage.landed("bert", 5, within_s=15)
-    await take_a_free_host(stage, whole, await bound_now(stage, "bert"))
+    await take_a_free_host(stage, free_leaf, await bound_now(stage, "bert"))
     await stage.submit(*pods[5:])
-    told = await refused(stage, "bert", 3)
-    assert all("GangPartial" in message for message in told.values())
+    messages = await refused(stage, "bert", 3)
+    assert all("GangPartial" in message for message in messages.values())
     await stage.events("GangPartial")
     await stage.eventually(lambda: stage.metric('turnout_gangs{state="partial"}') == 1)
     async with stage.plane.api() as api:
         await api.delete(f"{PODS}/intruder")
-    assert set(stage.leaves(await stage.landed("bert", 8, within_s=20))) == {whole}
+    assert set(stage.leaves(await stage.landed("bert", 8, within_s=20))) == {free_leaf}
 
 
 @contextlib.asynccontextmanager

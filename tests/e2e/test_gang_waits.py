@@ -64,8 +64,8 @@ async def test_a_more_important_required_gang_preempts_and_lands_under_one_leaf(
     await stage.landed("low", 12)
     high = cluster.koordinator_gang("high", 4, notes=REQUIRED, priorityClassName="high")
     await stage.submit(*high)
-    placed = await stage.landed("high", 4, within_s=25)
-    assert len(stage.leaves(placed)) == 1
+    node_by_pod = await stage.landed("high", 4, within_s=25)
+    assert len(stage.leaves(node_by_pod)) == 1
     assert len(await bound_now(stage, "low")) == 8
 
 
@@ -77,16 +77,16 @@ async def test_a_koordinator_gang_stays_pending_until_its_min_exists(stage):
     await stage.submit(cluster.make_pod("bert-master", 0, scheduler=KOORD, marks={"gang": "master"}), *pods[:2])
     hold(stage)  # who looks earlier may refuse the first pod before there is a second
     await stage.landed("master", 1)
-    told = await refused(stage, "bert", 2)
-    assert all("GangIncomplete: 2 of 4 members exist" in message for message in told.values())
+    messages = await refused(stage, "bert", 2)
+    assert all("GangIncomplete: 2 of 4 members exist" in message for message in messages.values())
     await stage.events("GangIncomplete")
     await asyncio.sleep(2)
     assert await bound_now(stage, "bert") == {}
     await stage.submit(*pods[2:])
     since_s = time.monotonic()
-    placed = await stage.landed("bert", 4, within_s=15)
+    node_by_pod = await stage.landed("bert", 4, within_s=15)
     print(f"all four bound {time.monotonic() - since_s:.1f} s after the last was created")
-    assert len(stage.leaves(placed)) == 1
+    assert len(stage.leaves(node_by_pod)) == 1
 
 
 @pytest.mark.contract("DL-128")

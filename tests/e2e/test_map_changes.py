@@ -76,10 +76,10 @@ async def test_an_edited_map_changes_the_next_gang(stage, tmp_path):
     await stage.events("MapChangedMuch")  # every host moved: applied, and told
     stage.leaf = cluster.leaf_of(stage.text)
     await stage.submit(*cluster.koordinator_gang("after", 7))
-    placed = await stage.landed("after", 7)
-    assert len(stage.leaves(placed)) == 1
+    node_by_pod = await stage.landed("after", 7)
+    assert len(stage.leaves(node_by_pod)) == 1
     fabric = build(read_map({"topology_config": stage.text}).entries)
-    by_rank = [fabric.id_of_host[stage.ip_of[placed[f"after-{i}"]]] for i in range(7)]
+    by_rank = [fabric.id_of_host[stage.ip_of[node_by_pod[f"after-{i}"]]] for i in range(7)]
     assert ring_cost(fabric, by_rank).total == 0
 
 

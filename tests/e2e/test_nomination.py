@@ -35,8 +35,10 @@ def nominated(count, but=()):
     """
 
     def seen(pods):
-        told = nominations(pods)
-        return told if len(told) >= count and not set(told.values()) & set(but) else None
+        nominations_now = nominations(pods)
+        return (
+            nominations_now if len(nominations_now) >= count and not set(nominations_now.values()) & set(but) else None
+        )
 
     return seen
 
@@ -75,13 +77,13 @@ async def test_a_gang_is_nominated_whole_and_lands_there(stage):
     async with stage.plane.api() as api:
         planned = await api.until(PODS, nominated(8))
         stage.start_scheduler()
-        placed = await stage.landed("bert", 8)
-        assert placed == planned
-        assert len(stage.leaves(placed)) == 1
-        assert stage.ring(placed).total == 0
+        node_by_pod = await stage.landed("bert", 8)
+        assert node_by_pod == planned
+        assert len(stage.leaves(node_by_pod)) == 1
+        assert stage.ring(node_by_pod).total == 0
         paths = await api.until(PODS, told_their_place(8))  # which a launcher reads in its pod
     path_of = {entry.host: "/".join(entry.path) for entry in read_map({"topology_config": stage.text}).entries}
-    assert paths == {name: path_of[stage.ip_of[node]] for name, node in placed.items()}
+    assert paths == {name: path_of[stage.ip_of[node]] for name, node in node_by_pod.items()}
 
 
 async def test_a_gang_whose_pods_outran_the_nominator_lands_under_one_leaf(stage):
@@ -93,9 +95,9 @@ async def test_a_gang_whose_pods_outran_the_nominator_lands_under_one_leaf(stage
     before = await stage.landed("bert", 3)
     stage.start_nominator()
     await stage.submit(*[pod for some in rest for pod in some])
-    placed = await stage.landed("bert", 8)
-    assert before.items() <= placed.items()
-    assert len(stage.leaves(placed)) == 1
+    node_by_pod = await stage.landed("bert", 8)
+    assert before.items() <= node_by_pod.items()
+    assert len(stage.leaves(node_by_pod)) == 1
 
 
 async def test_an_indexed_job_is_nominated_by_the_size_that_its_owner_tells(stage):
@@ -107,9 +109,9 @@ async def test_an_indexed_job_is_nominated_by_the_size_that_its_owner_tells(stag
     async with stage.plane.api() as api:
         planned = await api.until(PODS, nominated(8))
         stage.start_scheduler()
-        placed = await api.until(PODS, cluster.bound(8))
-    assert placed == planned
-    assert len(stage.leaves(placed)) == 1
+        node_by_pod = await api.until(PODS, cluster.bound(8))
+    assert node_by_pod == planned
+    assert len(stage.leaves(node_by_pod)) == 1
 
 
 async def test_a_nomination_of_somebody_else_is_never_overwritten(stage):
@@ -176,8 +178,8 @@ async def test_a_gang_ahead_takes_room_and_nominations_of_one_behind(stage):
         await api.create_all(cluster.koordinator_gang("top", 8, total=8, priorityClassName="high"))
 
         def only_top(pods):
-            told = nominations(pods)
-            return len(told) == 8 and all(name.startswith("top-") for name in told)
+            nominations_now = nominations(pods)
+            return len(nominations_now) == 8 and all(name.startswith("top-") for name in nominations_now)
 
         await api.until(PODS, only_top)
 
@@ -199,8 +201,8 @@ async def test_a_follower_takes_over_after_sigkill_and_mends_what_was_left(stage
         await cordon(api, sorted(free)[0])  # so that the other leaf is too small, too
 
         def mended(pods):
-            told = nominations(pods)
-            return len(told) == 4 and all(name.startswith("gpt-") for name in told)
+            nominations_now = nominations(pods)
+            return len(nominations_now) == 4 and all(name.startswith("gpt-") for name in nominations_now)
 
         await api.until(PODS, mended, within_s=60)
 
@@ -220,8 +222,10 @@ async def test_a_person_takes_every_nomination_back_with_one_command(stage):
             "--kubeconfig",
             str(stage.plane.kubeconfig),
         ]
-        said = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=60, check=True)
-        assert "4 nominations" in said.stdout
+        process = await asyncio.to_thread(
+            subprocess.run, command, capture_output=True, text=True, timeout=60, check=True
+        )
+        assert "4 nominations" in process.stdout
         assert not nominations(await api.pods())
 
 

@@ -102,10 +102,10 @@ async def test_volcano_puts_a_gang_on_its_nominated_nodes_under_one_leaf(stage, 
         planned = await api.until(PODS, nominated(8))
         stage.plane.start_program("volcano-controllers", _controllers(stage))  # they open the queue
         stage.plane.start_program("volcano", _volcano(stage, conf))
-        placed = await api.until(PODS, cluster.bound(8), within_s=60)
-    assert placed == planned
-    assert len(stage.leaves(placed)) == 1
-    assert stage.ring(placed).total == 0
+        node_by_pod = await api.until(PODS, cluster.bound(8), within_s=60)
+    assert node_by_pod == planned
+    assert len(stage.leaves(node_by_pod)) == 1
+    assert stage.ring(node_by_pod).total == 0
 
 
 @pytest.mark.contract("CS-10")
@@ -123,10 +123,10 @@ async def test_volcano_asks_by_its_plugin_and_gangs_land_under_one_leaf(stage, t
         for name in ("bert", "gpt"):
             await api.create(_group(name, 8))
             await api.create_all(cluster.volcano_gang(name, 8, scheduler="volcano"))
-        placed = await api.until(PODS, cluster.bound(16), within_s=60)
+        node_by_pod = await api.until(PODS, cluster.bound(16), within_s=60)
     assert stage.metric('turnout_extender_requests_total{outcome="answered",verb="volcano/prioritize"}') >= 16
     for name in ("bert", "gpt"):
-        hosts = {pod: node for pod, node in placed.items() if pod.startswith(name)}
+        hosts = {pod: node for pod, node in node_by_pod.items() if pod.startswith(name)}
         assert len(stage.leaves(hosts)) == 1
         assert stage.ring(hosts).total == 0
 
@@ -154,5 +154,5 @@ async def test_koord_scheduler_keeps_a_gang_under_one_leaf(stage, nominate, tmp_
     command = [str(peer("koord-scheduler")), f"--config={filled}", "--bind-address=127.0.0.1"]
     stage.plane.start_program("koord-scheduler", [*command, f"--secure-port={secure}", f"--cert-dir={tmp_path}"])
     await stage.submit(*cluster.koordinator_gang("bert", 4, total=4, scheduler="koord-scheduler"))
-    placed = await stage.landed("bert", 4, within_s=60)
-    assert len(stage.leaves(placed)) == 1
+    node_by_pod = await stage.landed("bert", 4, within_s=60)
+    assert len(stage.leaves(node_by_pod)) == 1

@@ -218,17 +218,17 @@ TREES = st.tuples(
 def planted(tree):
     """The tree as objects, and as {name: (quota, parent, used)}; cohort 0 is described only by those below it."""
     cohorts, queues = tree
-    told, plain = [], {}
+    events, plain = [], {}
     for index, (quota, where) in enumerate(cohorts):
         parent = f"{COHORT}{where % index}" if index and where else ""
         plain[f"{COHORT}{index}"] = (quota if index else (0, None, None), parent, 0)
         if index:
-            told.append(cohort(str(index), quota[0], parent.removeprefix(COHORT), *quota[1:]))
+            events.append(cohort(str(index), quota[0], parent.removeprefix(COHORT), *quota[1:]))
     for index, (quota, where, used) in enumerate(queues):
         parent = f"{COHORT}{where % len(cohorts)}" if where else ""
         plain[f"q{index}"] = (quota, parent, used)
-        told.append(cluster_queue(f"q{index}", quota[0], parent.removeprefix(COHORT), *quota[1:]))
-    return told, plain
+        events.append(cluster_queue(f"q{index}", quota[0], parent.removeprefix(COHORT), *quota[1:]))
+    return events, plain
 
 
 class Restated:

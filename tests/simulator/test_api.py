@@ -119,14 +119,14 @@ async def test_a_field_that_no_selector_knows_is_a_bad_request(api_server):
 async def test_pages_show_every_object_once(api_server):
     for number in range(7):
         await api_server.ask("POST", PODS, pod(f"p{number}"))
-    seen, token = [], ""
+    records, token = [], ""
     while True:
         _, page = await api_server.ask("GET", PODS, limit="3", **({"continue": token} if token else {}))
-        seen += [item["metadata"]["name"] for item in page["items"]]
+        records += [item["metadata"]["name"] for item in page["items"]]
         token = page["metadata"].get("continue", "")
         if not token:
             break
-    assert seen == [f"p{number}" for number in range(7)]
+    assert records == [f"p{number}" for number in range(7)]
 
 
 @pytest.mark.asyncio
@@ -228,9 +228,9 @@ GATED = {"schedulingGates": [{"name": "wait"}]}
 @pytest.mark.asyncio
 async def test_only_a_gated_pod_may_be_narrowed_to_fewer_nodes(api_server, before, after, code):
     """Source: ValidatePodUpdate and KEP-3838 of Kubernetes"""
-    made = pod("a")
-    made["spec"].update(before)
-    assert (await api_server.ask("POST", PODS, made))[0] == 201
+    one_pod = pod("a")
+    one_pod["spec"].update(before)
+    assert (await api_server.ask("POST", PODS, one_pod))[0] == 201
     assert (await api_server.ask("PATCH", PODS + "/a", {"spec": after}, MERGE))[0] == code
 
 
@@ -248,9 +248,11 @@ async def test_a_finalizer_holds_a_deleted_object(api_server):
 
 @pytest.mark.asyncio
 async def test_a_delete_obeys_its_preconditions(api_server):
-    _, made = await api_server.ask("POST", PODS, pod("a"))
+    _, stored = await api_server.ask("POST", PODS, pod("a"))
     assert (await api_server.ask("DELETE", PODS + "/a", {"preconditions": {"uid": "another"}}))[0] == 409
-    assert (await api_server.ask("DELETE", PODS + "/a", {"preconditions": {"uid": made["metadata"]["uid"]}}))[0] == 200
+    assert (await api_server.ask("DELETE", PODS + "/a", {"preconditions": {"uid": stored["metadata"]["uid"]}}))[
+        0
+    ] == 200
 
 
 @pytest.mark.asyncio

@@ -93,10 +93,10 @@ async def kubectl(tmp_path):
     except NotBuilt as error:
         pytest.fail(str(error), pytrace=False)
     pace = Pace(pull_s=0.05, stop_s=0.05, backoff_s=(0.1, 0.1))
-    async with local_cluster(tmp_path / "kubeconfig", pace=pace, processes=tmp_path / "pods") as made:
-        await made.add_nodes(generate_nodes(3), 8)
-        await made.run_jobs()
-        made.schedule(SchedulerSettings())
+    async with local_cluster(tmp_path / "kubeconfig", pace=pace, processes=tmp_path / "pods") as local:
+        await local.add_nodes(generate_nodes(3), 8)
+        await local.run_jobs()
+        local.schedule(SchedulerSettings())
         yield Kubectl(binary, tmp_path / "kubeconfig", tmp_path / "cache")
 
 

@@ -116,9 +116,9 @@ async def until(api, seen):
     ],
 )
 def test_which_image_cannot_be_pulled(images, missing):
-    made = pod()
-    made["spec"]["initContainers"] = [{"name": "first", "image": "init:1"}]
-    assert missing_image(made, images) == missing
+    one_pod = pod()
+    one_pod["spec"]["initContainers"] = [{"name": "first", "image": "init:1"}]
+    assert missing_image(one_pod, images) == missing
 
 
 def waits_for(pods):
@@ -128,34 +128,34 @@ def waits_for(pods):
 
 @pytest.mark.asyncio
 async def test_a_pod_whose_image_is_missing_runs_once_its_image_is_corrected():
-    async with local_cluster(pace=PACE, images={"i:1"}) as made:
-        await made.add_nodes(generate_nodes(1), 8)
+    async with local_cluster(pace=PACE, images={"i:1"}) as local:
+        await local.add_nodes(generate_nodes(1), 8)
         spec = {"nodeName": generate_nodes(1)[0].name, "containers": [{"name": "m", "image": "i:2"}]}
-        await made.api.call("POST", PODS, {"metadata": {"name": "a"}, "spec": spec})
-        found = await until(made.api, lambda pods: waits_for(pods) == "ErrImagePull")
+        await local.api.call("POST", PODS, {"metadata": {"name": "a"}, "spec": spec})
+        found = await until(local.api, lambda pods: waits_for(pods) == "ErrImagePull")
         assert found["a"]["status"]["phase"] == "Pending"
         right = {"spec": {"containers": [{"name": "m", "image": "i:1"}]}}
-        await made.api.call("PATCH", f"{PODS}/a", right, "application/strategic-merge-patch+json")
-        await until(made.api, lambda pods: pods["a"]["status"]["phase"] == "Running")
+        await local.api.call("PATCH", f"{PODS}/a", right, "application/strategic-merge-patch+json")
+        await until(local.api, lambda pods: pods["a"]["status"]["phase"] == "Running")
 
 
 @pytest.mark.asyncio
 async def test_a_pod_is_scheduled_runs_fails_and_another_leaves():
-    async with local_cluster(pace=PACE) as made:
-        await made.add_nodes(generate_nodes(2), 8)
-        made.schedule(SchedulerSettings())
+    async with local_cluster(pace=PACE) as local:
+        await local.add_nodes(generate_nodes(2), 8)
+        local.schedule(SchedulerSettings())
         spec = {"restartPolicy": "Never", "containers": [{"name": "m", "image": "i:1"}]}
         for name, notes in (("short", {RUNS_FOR: "0.01", EXIT_CODE: "3"}), ("long", {})):
-            await made.api.call("POST", PODS, {"metadata": {"name": name, "annotations": notes}, "spec": spec})
+            await local.api.call("POST", PODS, {"metadata": {"name": name, "annotations": notes}, "spec": spec})
         found = await until(
-            made.api, lambda pods: {p["status"]["phase"] for p in pods.values()} == {"Failed", "Running"}
+            local.api, lambda pods: {p["status"]["phase"] for p in pods.values()} == {"Failed", "Running"}
         )
         assert found["short"]["status"]["containerStatuses"][0]["state"]["terminated"]["exitCode"] == 3
         assert found["long"]["status"]["podIP"].startswith("10.")
         assert found["long"]["status"]["hostIP"] in {place.ip for place in generate_nodes(2)}
         assert {c["type"] for c in found["long"]["status"]["conditions"]} > {"PodScheduled", "Ready"}
-        await made.api.call("DELETE", f"{PODS}/long")
-        await until(made.api, lambda pods: "long" not in pods)
+        await local.api.call("DELETE", f"{PODS}/long")
+        await until(local.api, lambda pods: "long" not in pods)
 
 
 def test_generated_nodes_and_their_map_agree():

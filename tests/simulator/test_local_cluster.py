@@ -80,10 +80,10 @@ async def nodes_of(api_server):
 async def test_pods_are_bound_through_the_api_and_spread(api_server):
     for name in ("a", "b"):
         await api_server.ask("POST", "/api/v1/nodes", raw_node(name))
-    async with scheduling(api_server) as tried:
+    async with scheduling(api_server) as scheduler:
         for name in ("p", "q"):
             await api_server.ask("POST", PODS, raw_pod(name))
-            await tried()
+            await scheduler()
     assert sorted((await nodes_of(api_server)).values()) == ["a", "b"]
 
 
@@ -93,36 +93,36 @@ async def test_a_binding_that_fails_is_reported_as_no_node_and_tried_again(api_s
     await api_server.ask("POST", PODS, raw_pod("p"))
     fault = {"verb": "create", "resource": "pods", "code": 503}
     assert (await api_server.ask("POST", "/turnout/faults", fault))[0] == 201
-    async with scheduling(api_server) as tried:
-        _, failed = await tried()
-        _, bound = await tried()
+    async with scheduling(api_server) as scheduler:
+        _, failed = await scheduler()
+        _, bound = await scheduler()
     assert failed.why is WaitReason.SCHEDULER_ERROR
     assert bound.node == (await nodes_of(api_server))["p"] == "a"
 
 
 @pytest.mark.asyncio
 async def test_the_extender_sees_names_and_a_whole_pod_and_is_obeyed(api_server):
-    asked = []
+    questions = []
 
     def answer(verb, got):
-        asked.append((verb, got))
+        questions.append((verb, got))
         if verb == "filter":
             return {"NodeNames": [n for n in got["NodeNames"] if n != "a"], "FailedNodes": {"a": "no"}, "Error": ""}
         return [{"Host": "c", "Score": 10}]
 
     for name in ("a", "b", "c"):
         await api_server.ask("POST", "/api/v1/nodes", raw_node(name))
-    async with extender(answer) as url, scheduling(api_server, url) as tried:
+    async with extender(answer) as url, scheduling(api_server, url) as scheduler:
         await api_server.ask("POST", PODS, raw_pod("p"))
-        await tried()
+        await scheduler()
     assert (await nodes_of(api_server))["p"] == "c"
-    assert [verb for verb, _ in asked] == ["filter", "prioritize"]
-    first = asked[0][1]
+    assert [verb for verb, _ in questions] == ["filter", "prioritize"]
+    first = questions[0][1]
     assert sorted(first["NodeNames"]) == ["a", "b", "c"]
     assert first["Nodes"] is None
     assert first["Pod"]["metadata"]["name"] == "p"
     assert first["Pod"]["spec"]["containers"][0]["resources"]["requests"]["nvidia.com/gpu"] == "8"
-    assert sorted(asked[1][1]["NodeNames"]) == ["b", "c"]
+    assert sorted(questions[1][1]["NodeNames"]) == ["b", "c"]
 
 
 @pytest.mark.parametrize(
@@ -137,9 +137,9 @@ def test_a_reply_that_cannot_be_read_is_a_value_error(raw):
 async def test_an_extender_that_fails_does_not_stop_scheduling(api_server):
     await api_server.ask("POST", "/api/v1/nodes", raw_node("a"))
     await api_server.ask("POST", "/api/v1/nodes", raw_node("b"))
-    async with extender(lambda *_: 500) as url, scheduling(api_server, url) as tried:
+    async with extender(lambda *_: 500) as url, scheduling(api_server, url) as scheduler:
         await api_server.ask("POST", PODS, raw_pod("p"))
-        await tried()
+        await scheduler()
     assert (await nodes_of(api_server))["p"] in ("a", "b")
 
 
@@ -147,12 +147,12 @@ async def test_an_extender_that_fails_does_not_stop_scheduling(api_server):
 async def test_a_pod_without_room_waits_until_room_is_made(api_server):
     await api_server.ask("POST", "/api/v1/nodes", raw_node("a"))
     await api_server.ask("POST", PODS, raw_pod("there", nodeName="a"))
-    async with scheduling(api_server) as tried:
+    async with scheduling(api_server) as scheduler:
         await api_server.ask("POST", PODS, raw_pod("p"))
-        _, first = await tried()
+        _, first = await scheduler()
         assert first.message == "0/1 nodes are available: none holds the pod."
         await api_server.ask("DELETE", PODS + "/there", gracePeriodSeconds="0")
-        assert (await tried())[1].node == "a"
+        assert (await scheduler())[1].node == "a"
     assert (await nodes_of(api_server))["p"] == "a"
 
 
@@ -165,8 +165,8 @@ async def test_the_nominated_node_is_tried_first(api_server):
     await api_server.ask(
         "PATCH", PODS + "/p/status", {"status": {"nominatedNodeName": "c"}}, "application/merge-patch+json"
     )
-    async with scheduling(api_server, name="later") as tried:
-        assert (await tried())[1].feasible == 1
+    async with scheduling(api_server, name="later") as scheduler:
+        assert (await scheduler())[1].feasible == 1
     assert (await nodes_of(api_server))["p"] == "c"
 
 
@@ -175,9 +175,9 @@ async def test_pods_of_another_scheduler_and_gated_pods_are_left_alone(api_serve
     await api_server.ask("POST", "/api/v1/nodes", raw_node("a"))
     await api_server.ask("POST", PODS, raw_pod("other", schedulerName="another"))
     await api_server.ask("POST", PODS, raw_pod("gated", schedulingGates=[{"name": "wait"}]))
-    async with scheduling(api_server) as tried:
+    async with scheduling(api_server) as scheduler:
         await api_server.ask("POST", PODS, raw_pod("mine", gpus=1))
-        assert (await tried())[0] == "mine"
+        assert (await scheduler())[0] == "mine"
     assert await nodes_of(api_server) == {"other": None, "gated": None, "mine": "a"}
 
 
@@ -269,8 +269,8 @@ async def test_a_member_that_is_deleted_while_its_gang_is_decided_stops_nobody(a
     await api_server.ask("POST", "/api/v1/nodes", raw_node("a"))
     uids = {}
     for index in range(3):
-        _, made = await api_server.ask("POST", PODS, gang_pod(f"bert-{index}", minimum=3))
-        uids[made["metadata"]["name"]] = made["metadata"]["uid"]
+        _, stored = await api_server.ask("POST", PODS, gang_pod(f"bert-{index}", minimum=3))
+        uids[stored["metadata"]["name"]] = stored["metadata"]["uid"]
 
     async def meanwhile():
         await api_server.ask("DELETE", f"{PODS}/{gone}?gracePeriodSeconds=0")
@@ -301,9 +301,9 @@ async def test_an_object_that_cannot_be_read_stops_nobody(api_server):
     groups = "/apis/scheduling.sigs.k8s.io/v1alpha1/namespaces/default/podgroups"
     odd = {"metadata": {"name": "odd"}, "spec": {"minMember": "two"}}
     await api_server.ask("POST", groups, {"apiVersion": "scheduling.sigs.k8s.io/v1alpha1", "kind": "PodGroup", **odd})
-    async with scheduling(api_server) as tried:
+    async with scheduling(api_server) as scheduler:
         await api_server.ask("POST", PODS, raw_pod("p"))
-        assert (await tried())[0] == "p"
+        assert (await scheduler())[0] == "p"
 
 
 async def fails():
@@ -312,10 +312,10 @@ async def fails():
 
 async def runs(*parts):
     """Run a local cluster with these parts beside its block, which waits for ever if there are any."""
-    async with asyncio.timeout(20), local_cluster() as made:
-        made.schedule(SchedulerSettings())
+    async with asyncio.timeout(20), local_cluster() as local:
+        local.schedule(SchedulerSettings())
         for part in parts:
-            made.background.start(part())
+            local.background.start(part())
         if parts:
             await asyncio.Event().wait()
         raise ZeroDivisionError

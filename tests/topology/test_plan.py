@@ -392,9 +392,9 @@ def test_free_ranks_of_a_half_placed_gang(slots, free, placed, expected):
 
 def test_a_gap_that_one_leaf_fills_whole_is_not_cut():
     """Rank 1 alone between members of leaf 0 gets its only slot there; the long gap goes elsewhere as one."""
-    placed = {0: 0, 2: 0, 7: 0}
-    given = assign_ranks(SMALL, [(1, 1), (6, 2), (7, 2)], [1, 3, 4, 5, 6], placed)
-    ring = [({**placed, **given})[rank] for rank in range(8)]
+    node_by_pod = {0: 0, 2: 0, 7: 0}
+    given = assign_ranks(SMALL, [(1, 1), (6, 2), (7, 2)], [1, 3, 4, 5, 6], node_by_pod)
+    ring = [({**node_by_pod, **given})[rank] for rank in range(8)]
     assert given[1] == 1
     assert ring_cost(SMALL, ring).crossings == (2, 2, 0)
 

@@ -148,32 +148,36 @@ def test_what_is_written_fits_a_configmap():
 
 def test_terms_are_written_before_the_growth_and_the_rest_now_and_then():
     api, clock = Api(), Clock()
-    made = writer(api, clock)
+    scale_writer = writer(api, clock)
     struck = Memory({"uid": TERMS}, (Strike("greedy", 1, 0.0, 0.0),))
 
     async def story():
-        await made.read_memory(NOW_S)
+        await scale_writer.read_memory(NOW_S)
         found = [
-            await made.write_changes(Memory({"uid": TERMS}), NOW_S),
-            await made.write_changes(Memory({"uid": TERMS}), NOW_S),
+            await scale_writer.write_changes(Memory({"uid": TERMS}), NOW_S),
+            await scale_writer.write_changes(Memory({"uid": TERMS}), NOW_S),
         ]
-        found.append(await made.write_changes(struck, NOW_S))
+        found.append(await scale_writer.write_changes(struck, NOW_S))
         clock.now_s += WRITE_INTERVAL_S
-        return [*found, await made.write_changes(struck, NOW_S), await made.write_changes(struck, NOW_S)]
+        return [
+            *found,
+            await scale_writer.write_changes(struck, NOW_S),
+            await scale_writer.write_changes(struck, NOW_S),
+        ]
 
     assert asyncio.run(story()) == [True, False, False, True, False]
 
 
 def test_a_write_that_fails_is_tried_again_a_while_later(caplog):
     api, clock = Api(), Clock()
-    made = writer(api, clock)
+    scale_writer = writer(api, clock)
 
     async def story():
-        await made.read_memory(NOW_S)
+        await scale_writer.read_memory(NOW_S)
         api.errors = [Forbidden("PATCH", "/", 403, "no")]
-        found = [await made.write_changes(KNOWN, NOW_S) for _ in range(3)]
+        found = [await scale_writer.write_changes(KNOWN, NOW_S) for _ in range(3)]
         clock.now_s += WRITE_INTERVAL_S
-        return [*found, await made.write_changes(KNOWN, NOW_S)]
+        return [*found, await scale_writer.write_changes(KNOWN, NOW_S)]
 
     assert asyncio.run(story()) == [False, False, False, True]
     assert [record.msg for record in caplog.records if record.levelname == "WARNING"] == ["memory_not_written"]

@@ -40,9 +40,9 @@ def clock():
 
 @pytest.fixture
 def metrics(clock):
-    made = Metrics((GPU,), clock)
-    made.leading.set(1)
-    return made
+    metrics = Metrics((GPU,), clock)
+    metrics.leading.set(1)
+    return metrics
 
 
 def samples(metrics):
@@ -481,10 +481,10 @@ def test_lines_about_usage_end_with_each_quarter_of_an_hour(metrics, clock):
 
 
 def test_the_user_of_a_job_is_read_once(metrics, clock):
-    asked = []
-    metrics.usage.set_sources(int, lambda key: asked.append(key) or "ann", {})
+    questions = []
+    metrics.usage.set_sources(int, lambda key: questions.append(key) or "ann", {})
     for _ in range(3):
         look(metrics, grown(), queues=SHARES)
         clock.now_s += 10.0
         metrics.usage.take_lines(0.0)
-    assert asked == [grown().job.key]
+    assert questions == [grown().job.key]

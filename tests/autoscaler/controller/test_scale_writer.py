@@ -55,32 +55,32 @@ def writer(api, told, dry_run=False, leading=True):
 def raw(*names):
     found = {}
     for name in names:
-        made = indexed(4)
-        made["metadata"]["name"] = name
-        found[JobKey("Job", "ns", name)] = made
+        raw_job = indexed(4)
+        raw_job["metadata"]["name"] = name
+        found[JobKey("Job", "ns", name)] = raw_job
     return found
 
 
 async def test_what_stays_is_not_written_and_shrinking_comes_first():
-    api, told = Api(), []
+    api, outcomes = Api(), []
     steps = [step("a", 2, 4), step("b", 4, 4), step("c", 4, 2)]
-    assert await writer(api, told).carry_out(steps, raw("a", "b", "c"), noted, 0.0) == 2
+    assert await writer(api, outcomes).carry_out(steps, raw("a", "b", "c"), noted, 0.0) == 2
     assert [name for name, _ in api.patches] == ["c", "a"]
-    assert told == [("c", "Written"), ("a", "Written")]
+    assert outcomes == [("c", "Written"), ("a", "Written")]
 
 
 @pytest.mark.parametrize(
     ("more", "word"), [({"dry_run": True}, "DryRun"), ({"leading": False}, "NotLeading")], ids=["dry run", "no Lease"]
 )
 async def test_nothing_is_written_then(more, word):
-    api, told = Api(), []
-    await writer(api, told, **more).carry_out([step("a", 2, 4)], raw("a"), noted, 0.0)
-    assert (api.patches, told) == ([], [("a", word)])
+    api, outcomes = Api(), []
+    await writer(api, outcomes, **more).carry_out([step("a", 2, 4)], raw("a"), noted, 0.0)
+    assert (api.patches, outcomes) == ([], [("a", word)])
 
 
 async def test_a_version_is_written_over_once():
-    api, told = Api(), []
-    doing = writer(api, told)
+    api, outcomes = Api(), []
+    doing = writer(api, outcomes)
     for _ in range(2):
         await doing.carry_out([step("a", 2, 4)], raw("a"), noted, 0.0)
     assert len(api.patches) == 1
@@ -98,9 +98,9 @@ async def test_a_version_is_written_over_once():
     ],
 )
 async def test_a_refusal_stops_nobody_else(error, word):
-    api, told = Api(error), []
-    assert await writer(api, told).carry_out([step("a", 2, 4), step("b", 2, 4)], raw("a", "b"), noted, 0.0) == 0
-    assert told == [("a", word), ("b", word)]
+    api, outcomes = Api(error), []
+    assert await writer(api, outcomes).carry_out([step("a", 2, 4), step("b", 2, 4)], raw("a", "b"), noted, 0.0) == 0
+    assert outcomes == [("a", word), ("b", word)]
 
 
 NO = Forbidden("PATCH", "/x", 403, "a webhook says no")
@@ -134,14 +134,14 @@ async def test_what_is_refused_is_tried_less_and_less_often(error, sent):
 
 
 async def test_a_refusal_holds_up_no_other_job_and_is_forgotten_by_a_success():
-    api, told = Api(NO), []
-    doing = writer(api, told)
+    api, outcomes = Api(NO), []
+    doing = writer(api, outcomes)
     for now_s in (0.0, 0.5, 1.0):
         await doing.carry_out([step("a", 2, 4)], raw("a", "b"), noted, now_s)
     api.error = None
     await doing.carry_out([step("a", 2, 4), step("b", 2, 4)], raw("a", "b"), noted, 1.5)
     await doing.carry_out([step("a", 2, 4)], raw("a", "b"), noted, 3.0)
-    assert told == [("a", "Refused"), ("a", "Refused"), ("b", "Written"), ("a", "Written")]
+    assert outcomes == [("a", "Refused"), ("a", "Refused"), ("b", "Written"), ("a", "Written")]
     assert doing.refusals.messages(raw("a", "b"), 3.0) == {}
 
 
@@ -182,11 +182,11 @@ async def test_who_is_held_back_is_decided_on_as_one_that_cannot_be_resized():
 
 
 def of_size(size, note=None, uid="u1"):
-    made = raw("a")
-    meta = made[JobKey("Job", "ns", "a")]["metadata"]
+    raw_job = raw("a")
+    meta = raw_job[JobKey("Job", "ns", "a")]["metadata"]
     meta["annotations"] = {} if note is None else {labels.WROTE_WORKERS: note}
     meta["uid"] = uid
-    return [step("a", size, size, Reason.AT_MAX)], made
+    return [step("a", size, size, Reason.AT_MAX)], raw_job
 
 
 NOTES = {labels.WROTE_WORKERS: "2", labels.SUBMITTED_WORKERS: "2"}
@@ -235,8 +235,8 @@ async def test_a_size_set_by_hand_is_not_noted_then(more):
 
 
 async def test_a_change_carries_its_notes_and_the_term_in_which_it_was_written():
-    api, told = Api(), []
-    await writer(api, told).carry_out([step("a", 2, 4)], raw("a"), noted, 0.0)
+    api, outcomes = Api(), []
+    await writer(api, outcomes).carry_out([step("a", 2, 4)], raw("a"), noted, 0.0)
     notes = api.patches[0][1]["metadata"]["annotations"]
     assert (notes[labels.RESIZED_AT], notes[labels.TERM]) == ("1970-01-01T00:16:40Z", "7")
 
@@ -250,11 +250,11 @@ async def test_a_change_carries_its_notes_and_the_term_in_which_it_was_written()
     ],
 )
 async def test_a_leader_that_was_paused_and_wakes_writes_nothing(term, at, word):
-    api, told, there = Api(), [], raw("a")
+    api, outcomes, there = Api(), [], raw("a")
     notes = {labels.TERM: term, labels.RESIZED_AT: at}
     there[JobKey("Job", "ns", "a")]["metadata"]["annotations"].update(notes)
-    await writer(api, told).carry_out([step("a", 2, 4)], there, noted, 1000.0)
-    assert told == [("a", word)]
+    await writer(api, outcomes).carry_out([step("a", 2, 4)], there, noted, 1000.0)
+    assert outcomes == [("a", word)]
 
 
 @pytest.mark.parametrize(
@@ -265,28 +265,28 @@ async def test_a_leader_that_was_paused_and_wakes_writes_nothing(term, at, word)
     ],
 )
 async def test_a_later_term_on_a_job_is_believed_only_if_the_lease_says_so(ours, word):
-    api, told, there = Api(), [], raw("a")
+    api, outcomes, there = Api(), [], raw("a")
 
     async def confirm():
         return ours
 
     forged = {labels.TERM: "99999999", labels.RESIZED_AT: "1970-01-01T00:16:40Z"}
     there[JobKey("Job", "ns", "a")]["metadata"]["annotations"].update(forged)
-    doing = ScaleWriter(api, KINDS, lambda: 7, lambda step, word: told.append(word), False, confirm)
+    doing = ScaleWriter(api, KINDS, lambda: 7, lambda step, word: outcomes.append(word), False, confirm)
     await doing.carry_out([step("a", 4, 2)], there, noted, 1000.0)
-    assert (told, len(api.patches)) == ([word], int(ours))
+    assert (outcomes, len(api.patches)) == ([word], int(ours))
 
 
 CHANGED = Conflict("PATCH", "/x", 409, "changed")
 
 
 async def test_a_job_that_is_always_changed_by_others_is_no_giver():
-    told, there = [], raw("a")
-    doing = writer(Api(CHANGED, {**there[JobKey("Job", "ns", "a")], "spec": {}}), told)
+    events, there = [], raw("a")
+    doing = writer(Api(CHANGED, {**there[JobKey("Job", "ns", "a")], "spec": {}}), events)
     for _ in range(MAX_CONSECUTIVE_CONFLICTS):
         assert doing.refusals.messages(there, 0.0) == {}
         await doing.carry_out([step("a", 4, 2)], there, noted, 0.0)
-    assert told == [("a", "Conflict")] * MAX_CONSECUTIVE_CONFLICTS
+    assert events == [("a", "Conflict")] * MAX_CONSECUTIVE_CONFLICTS
     why = "it is changed by others faster than it can be written"
     assert doing.refusals.messages(there, 0.5) == {JobKey("Job", "ns", "a"): why}
 
@@ -295,7 +295,7 @@ async def test_a_job_whose_owner_keeps_writing_annotations_still_shrinks():
     there = raw("a")
     was = there[JobKey("Job", "ns", "a")]
     newer = {**was, "metadata": {**was["metadata"], "resourceVersion": "9"}}
-    api, told = Api(newer=newer), []
+    api, outcomes = Api(newer=newer), []
 
     async def only_the_newest(path, body, content_type, field_manager):
         api.patches.append(body["metadata"]["resourceVersion"])
@@ -304,10 +304,10 @@ async def test_a_job_whose_owner_keeps_writing_annotations_still_shrinks():
         return b"{}"
 
     api.patch = only_the_newest
-    doing = writer(api, told)
+    doing = writer(api, outcomes)
     for _ in range(2):
         await doing.carry_out([step("a", 4, 2)], there, noted, 0.0)
-    assert told == [("a", "Conflict"), ("a", "Written")]
+    assert outcomes == [("a", "Conflict"), ("a", "Written")]
     assert api.patches[1:] == [was["metadata"]["resourceVersion"], "9"]
 
 
@@ -340,9 +340,9 @@ async def test_what_was_written_is_told_to_who_reads_it_again():
 
 async def test_shrinks_are_all_written_and_of_growths_only_so_many():
     """A job that comes to wait while thousands grow is served by the next look."""
-    api, told = Api(), []
+    api, outcomes = Api(), []
     names = [f"j{number}" for number in range(3 * MAX_GROWTHS)]
     grow, shrink = ([step(name, *sizes) for name in names[part::2]] for part, sizes in ((0, (2, 4)), (1, (4, 2))))
-    await writer(api, told).carry_out(grow + shrink, raw(*names), noted, 0.0)
+    await writer(api, outcomes).carry_out(grow + shrink, raw(*names), noted, 0.0)
     assert len(api.patches) == len(shrink) + MAX_GROWTHS
     assert {name for name, _ in api.patches[: len(shrink)]} == {each.key.name for each in shrink}

@@ -77,5 +77,5 @@ class Cluster:
 
 def garbage(**change):
     """A report with something in it that is none."""
-    told = json.loads(node_health.encode_report(NodeReport(CheckResult.FAULTY, utc_datetime(START_S), 1, "w0")))
-    return json.dumps({**told, **change})
+    document = json.loads(node_health.encode_report(NodeReport(CheckResult.FAULTY, utc_datetime(START_S), 1, "w0")))
+    return json.dumps({**document, **change})

@@ -29,7 +29,7 @@ LWS, RAY, DLROVER = "leaderworkerset.sigs.k8s.io", "ray.io", "elasticjob.dlrover
 
 
 def pod(name, owner="u", on="a", gpus=2, at=0, deleted=None, **marks):
-    asked = {GPU: str(gpus)} if gpus else {"cpu": "1"}
+    requests = {GPU: str(gpus)} if gpus else {"cpu": "1"}
     return Pod(
         metadata=ObjectMeta(
             name=name,
@@ -40,7 +40,7 @@ def pod(name, owner="u", on="a", gpus=2, at=0, deleted=None, **marks):
             labels=marks,
             owner_references=[OwnerReference(kind="K", name="j", uid=owner, controller=True)],
         ),
-        spec=PodSpec(node_name=on, containers=[Container(resources=Resources(requests=asked))]),
+        spec=PodSpec(node_name=on, containers=[Container(resources=Resources(requests=requests))]),
         status=PodStatus(phase="Running"),
     )
 

@@ -29,14 +29,14 @@ MAP = {"topology_config": "asw1 psw1 a\nasw1 psw1 b\nasw2 psw1 c\n"}
 
 @pytest.fixture
 def view():
-    made = Cache(KINDS)
-    made.put_job("Job", job())
-    return made
+    cache = Cache(KINDS)
+    cache.put_job("Job", job())
+    return cache
 
 
 def only(view, now_s=0.0):
-    (seen,) = view.observation(now_s).jobs
-    return seen.job
+    (observed_job,) = view.observation(now_s).jobs
+    return observed_job.job
 
 
 # The map.
@@ -93,10 +93,10 @@ def test_a_report_that_cannot_be_read_is_none(view, text):
 
 def liar(**meta):
     """A pod that says something of a job's speed, made otherwise than its workers are."""
-    made = pod(7, "a", **{labels.STEP_SECONDS: "2:9999"})
+    one_pod = pod(7, "a", **{labels.STEP_SECONDS: "2:9999"})
     for name, value in meta.items():
-        setattr(made.metadata, name, value)
-    return made
+        setattr(one_pod.metadata, name, value)
+    return one_pod
 
 
 def claimed(controller):
@@ -121,8 +121,12 @@ def test_only_a_jobs_own_pods_speak_for_it(made, heard, pod_first):
     view.put_node(node("a"))
     for put in (view.put_pod, lambda _: view.put_job("Job", selecting))[:: 1 if pod_first else -1]:
         put(made)
-    seen = next(each for each in view.observation(0.0).jobs if each.job.uid == "u")
-    assert (bool(seen.job.curve), len(seen.workers), bool(view.pods.of_job(seen.job.uid))) == (heard, int(heard), heard)
+    observation = next(each for each in view.observation(0.0).jobs if each.job.uid == "u")
+    assert (bool(observation.job.curve), len(observation.workers), bool(view.pods.of_job(observation.job.uid))) == (
+        heard,
+        int(heard),
+        heard,
+    )
 
 
 def test_a_bounded_number_of_points_is_kept_a_job_and_none_of_unknown_uids(view):
@@ -177,9 +181,9 @@ def test_a_release_takes_back_everything_that_is_lent(view):
 
 def test_a_priority_class_counts_before_a_number_from_0_to_100(view):
     view.states.put_class("high", 1000)
-    made = job()
-    made["spec"]["template"]["spec"]["priorityClassName"] = "high"
-    view.put_job("Job", made)
+    one_job = job()
+    one_job["spec"]["template"]["spec"]["priorityClassName"] = "high"
+    view.put_job("Job", one_job)
     assert only(view).order.class_value == 1000
     view.states.put_class("high", 2000)
     assert only(view).order.class_value == 2000

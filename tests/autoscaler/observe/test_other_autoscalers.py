@@ -13,16 +13,16 @@ JOB = ("batch/v1", "Job", "j-u")
 
 @pytest.fixture
 def cache():
-    made = Cache(KINDS)
-    made.put_node(node("n"))
-    made.put_job("Job", job(replicas=1))
-    return made
+    cache = Cache(KINDS)
+    cache.put_node(node("n"))
+    cache.put_job("Job", job(replicas=1))
+    return cache
 
 
 def refused(cache):
     """Why the job is left alone, "" if it is not."""
-    (seen,) = cache.observation(0.0).jobs
-    return seen.job.refused
+    (observed_job,) = cache.observation(0.0).jobs
+    return observed_job.job.refused
 
 
 def test_without_one_it_is_resized(cache):
@@ -66,12 +66,12 @@ def test_a_job_is_resized_again_once_the_last_is_gone_or_scales_another(cache):
 
 
 def test_a_job_of_a_kind_that_two_groups_have_is_known_by_its_group():
-    told = []
+    events = []
     others = Cache(KINDS).others
-    others._changed = told.append
+    others._changed = events.append
     others.put("ns", "h", "ctyun.cn/v1", "PyTorchJob", "bert")
     others.put("ns", "i", "kubeflow.org/v1", "PyTorchJob", "bert")
-    assert told == [JobKey("PyTorchJob.ctyun.cn", "ns", "bert"), JobKey("PyTorchJob", "ns", "bert")]
+    assert events == [JobKey("PyTorchJob.ctyun.cn", "ns", "bert"), JobKey("PyTorchJob", "ns", "bert")]
 
 
 def test_what_was_lent_before_it_came_can_be_taken_and_nothing_is_added(cache):
@@ -81,5 +81,5 @@ def test_what_was_lent_before_it_came_can_be_taken_and_nothing_is_added(cache):
         cache.put_pod(pod(index, on="n"))
     cache.observation(0.0)
     cache.others.put("ns", "by-loss", *JOB)
-    (seen,) = cache.observation(0.0).jobs
-    assert (seen.job.refused, seen.job.bounds.maximum) == ("", 4)
+    (observed_job,) = cache.observation(0.0).jobs
+    assert (observed_job.job.refused, observed_job.job.bounds.maximum) == ("", 4)

@@ -66,21 +66,21 @@ GRANTED = {"open", "ours", "our-quota", "lq", OWN}
 
 @pytest.fixture
 def view():
-    made = Cache(KINDS)
-    made.put_node(node("a"))
+    cache = Cache(KINDS)
+    cache.put_node(node("a"))
     for queue in QUEUES:
-        made.queues.put(queue)
-    made.usage.put_local_queue("ns/lq", "cq")
-    made.usage.put_local_queue("bob/bobs-lq", "bobs-cq")
-    return made
+        cache.queues.put(queue)
+    cache.usage.put_local_queue("ns/lq", "cq")
+    cache.usage.put_local_queue("bob/bobs-lq", "bobs-cq")
+    return cache
 
 
 def stray(on, **marks):
     """A pod of no job in namespace ns."""
-    made = pod(7, on, "nobody")
-    made.metadata.owner_references = None
-    made.metadata.annotations = marks
-    return made
+    one_pod = pod(7, on, "nobody")
+    one_pod.metadata.owner_references = None
+    one_pod.metadata.annotations = marks
+    return one_pod
 
 
 def used(view):
@@ -100,8 +100,8 @@ def test_a_pod_counts_only_in_a_queue_granted_to_its_namespace(view, name, queue
 def test_a_job_counts_only_in_a_queue_granted_to_its_namespace(view, name, queue):
     view.put_job("Job", job(**{labels.QUEUE: name}))
     view.put_pod(pod(0, "a"))
-    (seen,) = view.observation(0.0).jobs
-    assert (seen.job.queue, set(used(view))) == (queue, {queue})
+    (observed_job,) = view.observation(0.0).jobs
+    assert (observed_job.job.queue, set(used(view))) == (queue, {queue})
 
 
 @pytest.mark.parametrize(("name", "queue"), NAMES)
@@ -109,8 +109,8 @@ def test_a_pod_group_waits_only_in_a_queue_granted_to_its_namespace(view, name, 
     spec = {"minMember": 2, "queue": name, "minResources": {GPU: "4"}}
     raw = {"metadata": {"name": "g", "namespace": "ns", "uid": "g"}, "spec": spec, "status": {"phase": "Pending"}}
     view.unmanaged.put_group(unmanaged_gangs.read_pod_group(Dialect.VOLCANO, raw))
-    (seen,) = view.observation(0.0).jobs
-    assert seen.job.queue == queue
+    (observed_job,) = view.observation(0.0).jobs
+    assert observed_job.job.queue == queue
 
 
 @pytest.mark.parametrize(("name", "queue"), NAMES)
@@ -128,14 +128,14 @@ def test_a_name_that_is_not_granted_is_reported_with_the_queue_that_counts(view,
 def test_an_elastic_quota_grants_itself_to_the_namespaces_that_it_lists(view):
     view.queues.put(elastic_quota("listed-quota", "bob", '["ns"]'))
     view.put_job("Job", job(**{labels.QUEUE: "listed-quota"}))
-    (seen,) = view.observation(0.0).jobs
-    assert (seen.job.queue, dict(view.usage.ungranted)) == ("listed-quota", {})
+    (observed_job,) = view.observation(0.0).jobs
+    assert (observed_job.job.queue, dict(view.usage.ungranted)) == ("listed-quota", {})
 
 
 def test_volcanos_implied_queue_is_no_fault_where_nobody_has_made_it(view):
     view.put_job("Job", job(**{labels.QUEUE: "default"}))
-    (seen,) = view.observation(0.0).jobs
-    assert (seen.job.queue, dict(view.usage.ungranted)) == (OWN, {})
+    (observed_job,) = view.observation(0.0).jobs
+    assert (observed_job.job.queue, dict(view.usage.ungranted)) == (OWN, {})
 
 
 def test_a_grant_counts_from_the_next_look_on_until_it_ends(view):
@@ -150,8 +150,8 @@ def test_a_grant_counts_from_the_next_look_on_until_it_ends(view):
         lambda: view.queues.drop("at"),
     ):
         change()
-        (seen,) = view.observation(0.0).jobs
-        places.append((seen.job.queue, len(view.usage.ungranted), set(used(view))))
+        (observed_job,) = view.observation(0.0).jobs
+        places.append((observed_job.job.queue, len(view.usage.ungranted), set(used(view))))
     in_own, in_later = (OWN, 1, {OWN}), ("later", 0, {"later"})
     assert places == [in_own, in_later, in_own, in_later, in_own]
 

@@ -23,13 +23,13 @@ def cluster_queue(nominal=8, cohort="c"):
 
 @pytest.fixture
 def view():
-    made = Cache(KINDS)
-    made.put_node(node("a"))
-    made.queues.put(kueue.read(cluster_queue()))
-    made.usage.put_local_queue("ns/lq", "cq")
-    made.put_job("Job", job(1, **{labels.QUEUE: "lq"}))
-    made.put_pod(pod(0, "a"))
-    return made
+    cache = Cache(KINDS)
+    cache.put_node(node("a"))
+    cache.queues.put(kueue.read(cluster_queue()))
+    cache.usage.put_local_queue("ns/lq", "cq")
+    cache.put_job("Job", job(1, **{labels.QUEUE: "lq"}))
+    cache.put_pod(pod(0, "a"))
+    return cache
 
 
 def reasons(view):
@@ -51,16 +51,16 @@ def test_nothing_is_left_of_a_stop(view, leads):
 
 
 def test_a_cohort_is_counted_on_and_nobodys_to_read(view):
-    seen = view.observation(0.0)
-    steps = decide(seen, Policy(), 0.0)
-    assert seen.queues["cq"].parent in seen.queues
+    observation = view.observation(0.0)
+    steps = decide(observation, Policy(), 0.0)
+    assert observation.queues["cq"].parent in observation.queues
     told = {
         labels[0]
-        for name, labels, _ in samples(Snapshot(0.0, seen.jobs, seen.queues, tuple(steps)), {}, (GPU,))
+        for name, labels, _ in samples(Snapshot(0.0, observation.jobs, observation.queues, tuple(steps)), {}, (GPU,))
         if labels
     }
     assert told == {"cq"}
-    found = queue_configmaps(seen, steps, (GPU,), dry_run=True)
+    found = queue_configmaps(observation, steps, (GPU,), dry_run=True)
     assert {name: json.loads(page["status"])["gpus"]["used"] for name, page in found.items()} == {"cq": 2}
 
 

@@ -50,10 +50,10 @@ def group(name, minimum=2, phase="Pending", resources=None, owner=None, **spec):
 
 def owned(name, kind, owner, **labels):
     """A running pod of some controller."""
-    made = pod(name, node="a")
-    made.metadata.owner_references = [OwnerReference(kind, owner, f"uid-{owner}", "apps/v1", True)]
-    made.metadata.labels = labels
-    return made
+    one_pod = pod(name, node="a")
+    one_pod.metadata.owner_references = [OwnerReference(kind, owner, f"uid-{owner}", "apps/v1", True)]
+    one_pod.metadata.labels = labels
+    return one_pod
 
 
 def queues_of_scraped_jobs(view):
@@ -85,9 +85,9 @@ def test_a_tenant_with_many_owners_gets_a_bounded_number_of_names(view):
 
 @pytest.fixture
 def view():
-    made = Cache(KINDS)
-    made.put_node(node("a"))
-    return made
+    cache = Cache(KINDS)
+    cache.put_node(node("a"))
+    return cache
 
 
 def waits(view):
@@ -169,8 +169,8 @@ def test_a_podgroup_of_kai_says_how_many_start_together(told, minimum):
 def test_roles_of_several_shapes_wait_together(view):
     view.put_pod(pod("p0", 1, gang="g", **{labels.KOORD_MIN: "2"}))
     view.put_pod(pod("p1", 4, gang="g"))
-    seen = next(each for each in view.observation(0.0).jobs if each.is_waiting)
-    assert seen.job.shape.gpus() + sum(shape.gpus() * count for shape, count in seen.job.other_roles) == 5
+    observation = next(each for each in view.observation(0.0).jobs if each.is_waiting)
+    assert observation.job.shape.gpus() + sum(shape.gpus() * count for shape, count in observation.job.other_roles) == 5
 
 
 @pytest.mark.contract("XD-03")
@@ -207,8 +207,8 @@ GATE = [{"name": "hold"}]
 )
 def test_room_is_made_only_for_a_pod_that_can_be_bound(view, made, why):
     view.put_pod(made)
-    (seen,) = view.observation(0.0).jobs
-    assert (seen.is_waiting, seen.unbindable) == (True, why)
+    (observed_job,) = view.observation(0.0).jobs
+    assert (observed_job.is_waiting, observed_job.unbindable) == (True, why)
     reason = Reason.UNSCHEDULABLE if why else Reason.SCHEDULERS_TURN
     assert [step.reason for step in decide(view.observation(0.0), Policy(), 0.0)] == [reason]
 
@@ -225,17 +225,17 @@ def test_a_gang_needs_its_min_of_pods_that_can_be_bound(view, behind, able):
     view.unmanaged.put_group(group("g", minimum=2))
     for at in range(3):
         view.put_pod(hidden(pod(f"p{at}", gang="g"), GATE if at < behind else None))
-    (seen,) = view.observation(0.0).jobs
-    assert (not seen.unbindable) is able
+    (observed_job,) = view.observation(0.0).jobs
+    assert (not observed_job.unbindable) is able
 
 
 def test_a_job_of_a_known_kind_needs_its_min_of_pods_that_can_be_bound(view):
     view.put_job("Job", indexed(replicas=2, **{labels.MIN_WORKERS: "2"}))
-    (seen,) = view.observation(0.0).jobs
-    assert (seen.is_waiting, seen.unbindable) == (True, "")  # its controller has not made them yet
+    (observed_job,) = view.observation(0.0).jobs
+    assert (observed_job.is_waiting, observed_job.unbindable) == (True, "")  # its controller has not made them yet
     view.put_pod(hidden(pod("j-0", owner="u", **{labels.JOB_INDEX: "0"}), GATE))
-    (seen,) = view.observation(0.0).jobs
-    assert seen.unbindable == "pod j-0 waits behind a scheduling gate"
+    (observed_job,) = view.observation(0.0).jobs
+    assert observed_job.unbindable == "pod j-0 waits behind a scheduling gate"
 
 
 @pytest.mark.parametrize(
@@ -248,18 +248,18 @@ def test_a_job_of_a_known_kind_needs_its_min_of_pods_that_can_be_bound(view):
 )
 def test_a_podgroup_without_pods_is_believed_when_somebody_has_taken_it_up(view, made, able):
     view.unmanaged.put_group(made)
-    (seen,) = view.observation(0.0).jobs
-    assert (seen.is_waiting, not seen.unbindable) == (True, able)
+    (observed_job,) = view.observation(0.0).jobs
+    assert (observed_job.is_waiting, not observed_job.unbindable) == (True, able)
 
 
 def test_a_gang_has_started_once_a_member_has_a_node(view):
     view.put_pod(pod("p", 2))
-    (seen,) = view.observation(0.0).jobs
-    assert view.starts.has_started(seen.job.key) is False
+    (observed_job,) = view.observation(0.0).jobs
+    assert view.starts.has_started(observed_job.job.key) is False
     view.put_pod(pod("p", 2, node="a"))
-    assert (view.starts.has_started(seen.job.key), view.observation(0.0).jobs) == (True, ())
+    assert (view.starts.has_started(observed_job.job.key), view.observation(0.0).jobs) == (True, ())
     view.drop_pod("p")
-    assert view.starts.has_started(seen.job.key), "it has come and gone between two looks"
+    assert view.starts.has_started(observed_job.job.key), "it has come and gone between two looks"
 
 
 @pytest.mark.parametrize(("node", "began"), [("a", True), (None, False)], ids=["it had a node", "it never had one"])

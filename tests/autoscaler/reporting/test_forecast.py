@@ -36,8 +36,8 @@ def because(at, name, **more):
 
 def running(name, gpus=4, ran_s=1000.0, **more):
     """A rigid job that has run for so long."""
-    made = seen(job(name, minimum=gpus, maximum=gpus, **more), [0] * gpus)
-    return replace(made, workers=tuple(replace(w, since_s=NOW_S - ran_s) for w in made.workers))
+    observed_job = seen(job(name, minimum=gpus, maximum=gpus, **more), [0] * gpus)
+    return replace(observed_job, workers=tuple(replace(w, since_s=NOW_S - ran_s) for w in observed_job.workers))
 
 
 def history(*lived, queue="q"):

@@ -70,12 +70,12 @@ def test_the_first_goes_last_and_what_is_lent_goes_first():  # VE-32, VE-33
 
 
 def test_only_what_is_missing_is_written_and_only_on_elastic_jobs():
-    made = seen(job("a", minimum=1, replicas=2), [0, 0])
-    names = [worker.name for worker in made.workers]
+    observed_job = seen(job("a", minimum=1, replicas=2), [0, 0])
+    names = [worker.name for worker in observed_job.workers]
     notes = {name: worker_annotations(at, 1) for at, name in enumerate(names)}
-    assert list(missing_annotations_of(made, notes)) == []
+    assert list(missing_annotations_of(observed_job, notes)) == []
     del notes[names[1]][labels.SAFE_TO_EVICT]
-    assert list(missing_annotations_of(made, notes)) == [
+    assert list(missing_annotations_of(observed_job, notes)) == [
         PodAnnotations("ns", names[1], ((labels.SAFE_TO_EVICT, "true"),))
     ]
     assert list(missing_annotations_of(seen(job("a", maximum=1), [0]), {})) == []

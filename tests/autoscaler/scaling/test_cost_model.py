@@ -71,9 +71,9 @@ def test_what_a_job_wins_from_its_start_on_is_all_won():
     ids=["it owes one restart then", "more than one", "none"],
 )
 def test_one_that_would_owe_more_than_a_restart_gives_all_that_it_has(gained_s, in_debt_then):
-    made = job("a", resized_s=NOW_S, gained_s=gained_s)
-    assert is_exhausted(made, STRICT, NOW_S) is in_debt_then
-    assert is_exhausted(made, STRICT, NOW_S + 1e6) is in_debt_then  # time forgives nothing
+    one_job = job("a", resized_s=NOW_S, gained_s=gained_s)
+    assert is_exhausted(one_job, STRICT, NOW_S) is in_debt_then
+    assert is_exhausted(one_job, STRICT, NOW_S + 1e6) is in_debt_then  # time forgives nothing
 
 
 def test_growing_has_to_win_its_restarts_back():

@@ -79,8 +79,8 @@ def test_in_a_strict_queue_all_are_served_for_whom_there_is_room():
 
 
 def test_what_a_min_asks_for_is_the_sum_over_its_roles():
-    made = job("a", minimum=2, other_roles=((shape(4), 2), (shape(0), 3)))
-    assert plan(world([1], seen(made)))["a"].detail == f"its min asks for 10 {GPU}"
+    one_job = job("a", minimum=2, other_roles=((shape(4), 2), (shape(0), 3)))
+    assert plan(world([1], seen(one_job)))["a"].detail == f"its min asks for 10 {GPU}"
 
 
 @pytest.mark.parametrize(
@@ -100,12 +100,16 @@ def test_workers_that_go_are_waited_for(more, leaving, waited_for):
 
 
 def test_a_job_that_is_not_to_shrink_gives_up_no_worker_without_a_node():
-    made = seen(job("a", replicas=3, pause=Pause.SHRINK), [0, None, None])
-    made = replace(made, workers=tuple(replace(each, since_s=NOW_S - 900) for each in made.workers))
-    assert told(world([1], made)) == {"a": (3, Reason.NOT_READY)}
+    observed_job = seen(job("a", replicas=3, pause=Pause.SHRINK), [0, None, None])
+    observed_job = replace(
+        observed_job, workers=tuple(replace(each, since_s=NOW_S - 900) for each in observed_job.workers)
+    )
+    assert told(world([1], observed_job)) == {"a": (3, Reason.NOT_READY)}
 
 
 def test_a_job_at_its_min_gives_up_no_worker_without_a_node():
-    made = seen(job("a", minimum=2), [0, None], finished=1)
-    made = replace(made, workers=tuple(replace(each, since_s=NOW_S - 900) for each in made.workers))
-    assert told(world([1], made)) == {"a": (2, Reason.NOT_READY)}
+    observed_job = seen(job("a", minimum=2), [0, None], finished=1)
+    observed_job = replace(
+        observed_job, workers=tuple(replace(each, since_s=NOW_S - 900) for each in observed_job.workers)
+    )
+    assert told(world([1], observed_job)) == {"a": (2, Reason.NOT_READY)}

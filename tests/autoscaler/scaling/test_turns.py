@@ -15,8 +15,8 @@ from turnout.jobs.model import JobKey, Order, ResizeBudget
 
 def of(namespace, name, created_s, priority=0, deadline_s=None, class_value=0, **more):
     order = Order(class_value, priority, deadline_s)
-    made = job(name, created=f"2026-01-01T00:00:{created_s:02}Z", order=order, **more)
-    return replace(made, key=JobKey("Job", namespace, name))
+    one_job = job(name, created=f"2026-01-01T00:00:{created_s:02}Z", order=order, **more)
+    return replace(one_job, key=JobKey("Job", namespace, name))
 
 
 FIRST_OF_TWO = [

@@ -45,8 +45,8 @@ class Story:
 
 
 def ghost(name="ghost", namespace="ns", minimum=6, **more):
-    made = job(name, minimum=minimum, maximum=minimum, **more)
-    return seen(replace(made, key=JobKey("Pod", namespace, name)))
+    one_job = job(name, minimum=minimum, maximum=minimum, **more)
+    return seen(replace(one_job, key=JobKey("Pod", namespace, name)))
 
 
 def test_capacity_given_to_a_ghost_returns_in_a_minute_despite_cooldown():

@@ -29,18 +29,18 @@ def hostile(draw):
     """A sound job, of which some fields are anything at all."""
     policy = {"event": "PodFailed", "action": draw(st.sampled_from(["RestartJob", "AbortJob"]))}
     one = task(replicas=draw(st.integers(0, 3)), spec={"initContainers": [{"name": "i", "image": "i"}]}, policies=[])
-    made = job(one, plugins=dict(PLUGINS), policies=[policy])
+    one_job = job(one, plugins=dict(PLUGINS), policies=[policy])
     pod_ = one["template"]["spec"]
-    parts = {"job": made["spec"], "more": made["spec"], "task": one, "pod": pod_, "policy": policy}
+    parts = {"job": one_job["spec"], "more": one_job["spec"], "task": one, "pod": pod_, "policy": policy}
     parts["container"] = pod_["containers"][0]
     for _ in range(draw(st.integers(1, 3))):
         part = draw(st.sampled_from(list(FIELDS)))
         parts[part][draw(st.sampled_from(FIELDS[part]))] = draw(JSON)
     if draw(st.booleans()):
-        made["metadata"][draw(st.sampled_from(["labels", "annotations"]))] = draw(JSON)
+        one_job["metadata"][draw(st.sampled_from(["labels", "annotations"]))] = draw(JSON)
     phases = st.fixed_dictionaries({"phase": st.sampled_from([PENDING, RUNNING, RESTARTING, *NEXT, *ENDS])})
-    made["status"] = draw(st.dictionaries(st.sampled_from(STATUS), JSON | phases))
-    return made
+    one_job["status"] = draw(st.dictionaries(st.sampled_from(STATUS), JSON | phases))
+    return one_job
 
 
 @settings(max_examples=scaled(300), deadline=None)

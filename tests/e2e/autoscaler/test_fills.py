@@ -32,12 +32,12 @@ async def test_a_pytorch_and_an_indexed_job_fill_a_cluster_each_under_one_leaf(s
     )
     small = await runs(stage, torch=2, plain=2)
     start_autoscaler(stage, *AT_ONCE)
-    placed = await runs(stage, torch=8, plain=8)
-    assert small.items() <= placed.items()  # it grows by workers, and moves nobody
+    node_by_pod = await runs(stage, torch=8, plain=8)
+    assert small.items() <= node_by_pod.items()  # it grows by workers, and moves nobody
     async with stage.plane.api() as api:
         of = {pod["metadata"]["name"]: (job_of(pod), _rank(pod)) for pod in await api.pods()}
     for name in ("torch", "plain"):
-        mine = {f"{name}-{of[pod][1]}": node for pod, node in placed.items() if of[pod][0] == name}
+        mine = {f"{name}-{of[pod][1]}": node for pod, node in node_by_pod.items() if of[pod][0] == name}
         assert len(stage.leaves(mine)) == 1
         assert stage.ring(mine).total == 0  # no edge of its ring leaves the leaf
 

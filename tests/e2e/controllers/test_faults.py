@@ -89,9 +89,9 @@ async def test_a_strangers_object_with_a_childs_name_is_told_and_stays(api, modu
     await api.until(f"{path}/pods", count(3), 20)
     text, _ = await why(module_plane, "PyTorchJob/taken/bert")
     assert text.startswith("Pod bert-worker-1 exists and belongs to somebody else (")
-    there = await api.get(f"{path}/pods/bert-worker-1")
-    assert there["metadata"]["uid"] == mine["metadata"]["uid"]
-    assert "ownerReferences" not in there["metadata"]
+    stored = await api.get(f"{path}/pods/bert-worker-1")
+    assert stored["metadata"]["uid"] == mine["metadata"]["uid"]
+    assert "ownerReferences" not in stored["metadata"]
 
 
 @pytest.fixture(autouse=True)

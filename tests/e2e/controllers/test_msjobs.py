@@ -81,6 +81,6 @@ async def test_mindspores_own_data_parallel_sample_trains(world, folder):
     async with served(world.api, "default", "real-scheduler-0"):
         await world.there(folder / "mindspore", ["real-scheduler-0", "real-worker-0", "real-worker-1"], within_s=400.0)
         await world.condition("real", "Succeeded", JOBS)
-    told = json.loads(await asyncio.to_thread((folder / "mindspore").read_text))
-    assert told["world"] == 2
-    assert told["losses"][1] < 0.05 * told["losses"][0]
+    document = json.loads(await asyncio.to_thread((folder / "mindspore").read_text))
+    assert document["world"] == 2
+    assert document["losses"][1] < 0.05 * document["losses"][0]

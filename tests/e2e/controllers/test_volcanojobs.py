@@ -39,12 +39,12 @@ def once(file, then=""):
 
 def bare(name, command):
     """A job that says nothing but what it runs, and that a failed pod restarts it."""
-    made = job(name, command, policies=policy("RestartJob", event="PodFailed"))
-    (task,) = made["spec"]["tasks"]
-    made["spec"] = {key: made["spec"][key] for key in ("plugins", "policies")} | {
+    one_job = job(name, command, policies=policy("RestartJob", event="PodFailed"))
+    (task,) = one_job["spec"]["tasks"]
+    one_job["spec"] = {key: one_job["spec"][key] for key in ("plugins", "policies")} | {
         "tasks": [{"template": task["template"]}]
     }
-    return made
+    return one_job
 
 
 def policy(action, **of):

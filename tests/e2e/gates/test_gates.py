@@ -61,9 +61,9 @@ async def test_a_gated_gang_lands_under_one_leaf_without_an_extender(stage, apar
         for pod in pods:
             await api.create(pod)
             await asyncio.sleep(apart_s)
-    placed = await stage.landed("bert", 8)
-    assert len(stage.leaves(placed)) == 1
-    assert stage.ring(placed).total == 0
+    node_by_pod = await stage.landed("bert", 8)
+    assert len(stage.leaves(node_by_pod)) == 1
+    assert stage.ring(node_by_pod).total == 0
     obeyed = 'turnout_gate_bindings_total{as_nominated="true"}'
     await stage.eventually(lambda: stage.metric(obeyed, "nominator") == 8)
     assert stage.metric("turnout_gated_pods", "nominator") == 0
@@ -75,8 +75,8 @@ async def test_beside_an_extender_both_hold_one_plan(stage):
     stage.start_scheduler()
     stage.start_nominator("nominator", "--gates")
     await stage.submit(*gang("bert", 8), *gang("gpt", 4))
-    placed = await stage.landed("bert", 8)
-    assert len(stage.leaves(placed)) == 1
+    node_by_pod = await stage.landed("bert", 8)
+    assert len(stage.leaves(node_by_pod)) == 1
     assert len(stage.leaves(await stage.landed("gpt", 4))) == 1
     obeyed = 'turnout_gate_bindings_total{as_nominated="true"}'
     await stage.eventually(lambda: stage.metric(obeyed, "nominator") == 12)
@@ -94,8 +94,8 @@ async def test_a_gang_that_does_not_fit_stays_gated_and_goes_when_room_comes(sta
         assert gated(await api.pods()) == {f"bert-{at}" for at in range(8)}
         for name in ("stranger", *(f"gpt-{at}" for at in range(4))):
             await api.delete(f"{PODS}/{name}")
-        placed = await api.until(PODS, cluster.bound(8), within_s=10)
-    assert len(set(placed.values())) == 8
+        node_by_pod = await api.until(PODS, cluster.bound(8), within_s=10)
+    assert len(set(node_by_pod.values())) == 8
 
 
 @pytest.mark.parametrize("control_plane", EACH, indirect=True)
@@ -121,8 +121,8 @@ async def test_a_higher_priority_evicts_exactly_the_cheapest_gang_and_lands(stag
         nodes = {each["spec"]["nodeName"] for each in await api.pods() if each["metadata"]["name"] in cheap}
         for name in sorted(cheap):
             await api.patch(f"{PODS}/{name}", {"metadata": {"finalizers": None}})
-        placed = await stage.landed("high", 4)
-        assert set(placed.values()) == nodes
+        node_by_pod = await stage.landed("high", 4)
+        assert set(node_by_pod.values()) == nodes
         assert gated(await api.pods()) == {f"low-{at}" for at in range(4)}
         assert not [each for each in await api.pods() if each["metadata"].get("deletionTimestamp")]
     told = await stage.events("Preempted")
@@ -144,8 +144,8 @@ async def test_a_required_gang_is_let_go_to_its_hosts_and_to_no_others(stage):
     hosts = {"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "Exists"}]}
     own = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [hosts]}}}
     await stage.submit(*gang("bert", 8, notes={labels.TOPOLOGY: "required"}, affinity=own))
-    placed = await stage.landed("bert", 8)
-    assert len(stage.leaves(placed)) == 1
+    node_by_pod = await stage.landed("bert", 8)
+    assert len(stage.leaves(node_by_pod)) == 1
     async with stage.plane.api() as api:
         for pod in await api.pods():
             required = pod["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
@@ -181,8 +181,8 @@ async def test_a_follower_takes_over_and_lets_go_what_the_leader_left(stage):
         stage.start_nominator("second", "--gates", "--lease-seconds", "4")
         stage.plane.kill_program("nominator")
         await api.create_all(gang("bert", 8))
-        placed = await stage.landed("bert", 8, within_s=8)  # 5 are promised, and pods are bound after that
-    assert len(stage.leaves(placed)) == 1
+        node_by_pod = await stage.landed("bert", 8, within_s=8)  # 5 are promised, and pods are bound after that
+    assert len(stage.leaves(node_by_pod)) == 1
 
 
 @pytest.mark.long
@@ -197,7 +197,7 @@ async def test_a_leader_that_slept_through_its_lease_then_changes_nothing(stage)
         os.kill(sleeper, signal.SIGSTOP)
         try:
             await api.create_all(gang("bert", 8))
-            placed = await stage.landed("bert", 8, within_s=15)
+            node_by_pod = await stage.landed("bert", 8, within_s=15)
             before = {each["metadata"]["name"]: each["spec"] for each in await api.pods()}
         finally:
             os.kill(sleeper, signal.SIGCONT)
@@ -205,7 +205,7 @@ async def test_a_leader_that_slept_through_its_lease_then_changes_nothing(stage)
         await api.create_all(gang("gpt", 8))  # by the one that leads, with the other awake beside it
         assert len(stage.leaves(await stage.landed("gpt", 8))) == 1
         after = {each["metadata"]["name"]: each["spec"] for each in await api.pods()}
-    assert len(stage.leaves(placed)) == 1
+    assert len(stage.leaves(node_by_pod)) == 1
     assert {name: after[name] for name in before} == before
     assert "gate_failed" not in stage.plane.logs("nominator")  # it did not even try
 
@@ -225,10 +225,10 @@ async def test_a_leader_killed_amid_many_gangs_leaves_none_of_them_in_parts(stag
         await first
         await api.create_all([pod for name in names[6:] for pod in gang(name, 8)])  # nobody leads for a while
         left = len(gated(await api.pods()))
-        placed = await api.until(PODS, cluster.bound(64), within_s=12)
+        node_by_pod = await api.until(PODS, cluster.bound(64), within_s=12)
     assert left > 0
     for name in names:
-        mine = {pod: node for pod, node in placed.items() if pod.startswith(f"{name}-")}
+        mine = {pod: node for pod, node in node_by_pod.items() if pod.startswith(f"{name}-")}
         assert len(stage.leaves(mine)) == 1
 
 
@@ -237,6 +237,6 @@ async def test_a_person_lets_everything_go_with_one_command(stage):
     stage.plane.start_scheduler()
     await stage.submit(*gang("bert", 4))  # and nobody is there to place it
     command = [sys.executable, "-m", "turnout.cli", "release", "--all", "--kubeconfig", str(stage.plane.kubeconfig)]
-    said = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=60, check=True)
-    assert said.stdout == "4 gates lifted\n"
+    process = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=60, check=True)
+    assert process.stdout == "4 gates lifted\n"
     await stage.landed("bert", 4)

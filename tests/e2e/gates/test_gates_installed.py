@@ -92,9 +92,9 @@ async def test_the_installed_account_lets_gangs_go_and_may_change_nothing_else(s
     policy = "turnout-nominator-lifts-gates-only"
     async with stage.plane.api() as api:
         lone = cluster.make_pod("lone", 1, schedulingGates=[*GATE, {"name": "a/x"}], marks={"kept": "yes"})
-        made = await api.create(lone)
-        theirs = [{**made["spec"]["containers"][0], "image": "theirs:1"}]
-        tolerations = [*made["spec"]["tolerations"], {"key": "a", "operator": "Exists"}]
+        stored = await api.create(lone)
+        theirs = [{**stored["spec"]["containers"][0], "image": "theirs:1"}]
+        tolerations = [*stored["spec"]["tolerations"], {"key": "a", "operator": "Exists"}]
         async with stage.plane.api(stage.plane.service_account_token("turnout-system", "turnout-nominator")) as ours:
             await refused(ours, LONE, {"metadata": {"labels": {"kept": "no"}}}, policy)
             for change in (
@@ -118,8 +118,8 @@ async def test_the_installed_account_lets_gangs_go_and_may_change_nothing_else(s
         await api.delete(f"{PODS}/next")
     start(stage, flags)
     await stage.submit(*gang("bert", 8, notes={labels.TOPOLOGY: "required"}), *gang("gpt", 4))
-    placed = {**await stage.landed("bert", 8), **await stage.landed("gpt", 4)}
-    assert len(placed) == 12
+    node_by_pod = {**await stage.landed("bert", 8), **await stage.landed("gpt", 4)}
+    assert len(node_by_pod) == 12
     assert "forbidden" not in stage.plane.logs("nominator").lower()
 
 
@@ -163,8 +163,8 @@ async def test_the_installed_account_releases_all_before_an_uninstallation(stage
     kubeconfig = stage.plane.service_account_kubeconfig("turnout-system", account)
     program, *arguments = (*container["command"], *container["args"])
     command = [sys.executable, "-m", f"{program}.cli", *arguments, "--kubeconfig", str(kubeconfig)]
-    said = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=60, check=True)
-    assert said.stdout == "4 gates lifted\n"
+    process = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=60, check=True)
+    assert process.stdout == "4 gates lifted\n"
 
 
 JOB = {"kind": "Job", "apiVersion": "batch/v1", "name": "train", "uid": "1", "controller": True}

@@ -42,5 +42,5 @@ async def test_a_native_gang_waits_for_a_rack_that_holds_it_and_lands_there(stag
         assert await bound_now(stage, "bert") == {}
         stranger = min(pod["metadata"]["name"] for pod in await api.pods() if "stranger" in pod["metadata"]["name"])
         await api.delete(f"/api/v1/namespaces/default/pods/{stranger}")
-    placed = await stage.landed("bert", 4)
-    assert {racks[node] for node in placed.values()} == {racks[stranger.removeprefix("stranger-")]}
+    node_by_pod = await stage.landed("bert", 4)
+    assert {racks[node] for node in node_by_pod.values()} == {racks[stranger.removeprefix("stranger-")]}

@@ -23,13 +23,13 @@ pytestmark = [
 
 async def test_a_native_gang_lands_ringed_under_one_leaf(stage):
     await stage.build()
-    whole = await tempt(stage)
+    free_leaf = await tempt(stage)
     stage.start_extender()
     stage.start_scheduler(flags=(GATE,))
     await stage.submit(cluster.pod_group("native", "bert", 8), *cluster.native_gang("bert", 8))
-    placed = await stage.landed("bert", 8)
-    assert set(stage.leaves(placed)) == {whole}
-    assert stage.ring(placed).total == 0
+    node_by_pod = await stage.landed("bert", 8)
+    assert set(stage.leaves(node_by_pod)) == {free_leaf}
+    assert stage.ring(node_by_pod).total == 0
 
 
 @pytest.mark.slow

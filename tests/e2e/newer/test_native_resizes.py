@@ -29,11 +29,11 @@ def worker(job, index):
     """A pod of an Indexed Job, as its controller makes it, in the native gang of the same name."""
     name = job["metadata"]["name"]
     marks = {**job["spec"]["template"]["metadata"]["labels"], labels.JOB_INDEX: str(index), "gang": name}
-    made = cluster.make_pod(f"{name}-{index}", 2, marks=marks, schedulingGroup={"podGroupName": name})
-    made["metadata"]["ownerReferences"] = [
+    one_pod = cluster.make_pod(f"{name}-{index}", 2, marks=marks, schedulingGroup={"podGroupName": name})
+    one_pod["metadata"]["ownerReferences"] = [
         {"apiVersion": "batch/v1", "kind": "Job", "name": name, "uid": job["metadata"]["uid"], "controller": True}
     ]
-    return made
+    return one_pod
 
 
 def has_min(count):

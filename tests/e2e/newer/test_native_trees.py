@@ -57,5 +57,5 @@ async def test_gangs_of_one_tree_wait_for_a_rack_that_holds_them_all(stage):
         assert await bound_now(stage, "prefill") == {}
         stranger = min(pod["metadata"]["name"] for pod in await api.pods() if "stranger" in pod["metadata"]["name"])
         await api.delete(f"/api/v1/namespaces/default/pods/{stranger}")
-    placed = {**await stage.landed("prefill", 1), **await stage.landed("decode", 2)}
-    assert {racks[node] for node in placed.values()} == {racks[stranger.removeprefix("stranger-")]}
+    node_by_pod = {**await stage.landed("prefill", 1), **await stage.landed("decode", 2)}
+    assert {racks[node] for node in node_by_pod.values()} == {racks[stranger.removeprefix("stranger-")]}

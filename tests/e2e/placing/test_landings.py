@@ -135,8 +135,8 @@ TWO = [{"name": f"w-{at}", "minMember": 2, "topologyConstraint": A_RACK} for at 
 async def test_pods_land_as_their_wish_says(shared, objects, size, leaves, run):
     name = f"g{next(NUMBER)}"
     await shared.submit(*called(name, objects))  # side by side: pods may be there before the PodGroup that they name
-    placed = await shared.landed(name, size)
-    at = [shared.leaf[shared.ip_of[placed[f"{name}-{rank}"]]] for rank in range(size)]
+    node_by_pod = await shared.landed(name, size)
+    at = [shared.leaf[shared.ip_of[node_by_pod[f"{name}-{rank}"]]] for rank in range(size)]
     await clear(shared)
     assert sorted(Counter(at).values(), reverse=True) == leaves
     assert all(len(set(at[first : first + run])) == 1 for first in range(0, size, run))

@@ -24,9 +24,9 @@ async def test_a_required_gang_that_lost_a_host_moves_whole_where_all_of_it_fits
     stage.start_nominator("nominator", "--repair")
     notes = {labels.TOPOLOGY: "required", labels.REPAIR: "move/10"}
     await stage.submit(cluster.pytorch_job("train", 4, notes=notes))
-    placed = await landed_where(stage, JOB, 4)
-    (first,) = set(stage.leaves(placed))
-    lost, node = min(placed.items())
+    node_by_pod = await landed_where(stage, JOB, 4)
+    (first,) = set(stage.leaves(node_by_pod))
+    lost, node = min(node_by_pod.items())
     async with stage.plane.api() as api:
         before = {pod["metadata"]["uid"] for pod in await api.pods(selector=JOB.replace("%3D", "="))}
         await api.patch(f"/api/v1/nodes/{node}", {"spec": {"unschedulable": True}})
@@ -35,7 +35,7 @@ async def test_a_required_gang_that_lost_a_host_moves_whole_where_all_of_it_fits
     (leaf,) = set(stage.leaves(again))
     assert leaf != first
     told = {event["involvedObject"]["name"] for event in await stage.events("GangMoved")}
-    assert told == placed.keys() - {lost}
+    assert told == node_by_pod.keys() - {lost}
 
 
 async def test_a_younger_gang_does_not_take_the_place_to_which_a_gang_moves(stage):
@@ -49,18 +49,18 @@ async def test_a_younger_gang_does_not_take_the_place_to_which_a_gang_moves(stag
     for role in job["spec"]["pytorchReplicaSpecs"].values():
         role["template"].setdefault("metadata", {})["finalizers"] = ["turnout.dev/grace"]
     await stage.submit(job)
-    placed = await landed_where(stage, JOB, 4)
-    (first,) = set(stage.leaves(placed))
-    lost, node = min(placed.items())
+    node_by_pod = await landed_where(stage, JOB, 4)
+    (first,) = set(stage.leaves(node_by_pod))
+    lost, node = min(node_by_pod.items())
     async with stage.plane.api() as api:
         before = {pod["metadata"]["uid"] for pod in await api.pods(selector=JOB.replace("%3D", "="))}
         await api.patch(f"/api/v1/nodes/{node}", {"spec": {"unschedulable": True}})
         await api.delete(f"{PODS}/{lost}")
         await let_go(api, [lost])
-        await api.until(f"{PODS}?labelSelector={JOB}", lambda pods: leaving(pods) == placed.keys() - {lost})
+        await api.until(f"{PODS}?labelSelector={JOB}", lambda pods: leaving(pods) == node_by_pod.keys() - {lost})
         await stage.submit(*cluster.koordinator_gang("young", 2, notes={labels.TOPOLOGY: "required"}))
         await api.until("/api/v1/namespaces/default/events", names_the_reservation)
-        await let_go(api, placed.keys() - {lost})
+        await let_go(api, node_by_pod.keys() - {lost})
         again = await api.until(f"{PODS}?labelSelector={JOB}", lambda pods: moved(pods, before))
         assert set(stage.leaves(again)).isdisjoint({first})
         young = await stage.landed("young", 2)

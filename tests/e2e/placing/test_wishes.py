@@ -27,8 +27,8 @@ async def test_a_gang_moves_whole_off_a_host_that_another_filter_refuses(stage):
     against = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
     notes = {labels.TOPOLOGY: "required"}
     await stage.submit(*cluster.koordinator_gang("bert", 4, notes=notes, affinity=against))
-    placed = await stage.landed("bert", 4)
-    assert (len(stage.leaves(placed)), first in placed.values()) == (1, False)
+    node_by_pod = await stage.landed("bert", 4)
+    assert (len(stage.leaves(node_by_pod)), first in node_by_pod.values()) == (1, False)
 
 
 async def test_what_is_not_kept_is_told_in_one_event_for_the_gang(stage):

@@ -200,33 +200,33 @@ def nothing(step):
 
 @pytest.mark.asyncio
 async def test_the_note_comes_first():
-    api, told = Api(), []
-    assert await writer(api, told).carry_out([grow()], {KEY: elastic()}, nothing, 0.0) == 1
-    assert (api.written, told) == ([("note", "6"), ("plan", "6")], ["Written"])
+    api, outcomes = Api(), []
+    assert await writer(api, outcomes).carry_out([grow()], {KEY: elastic()}, nothing, 0.0) == 1
+    assert (api.written, outcomes) == ([("note", "6"), ("plan", "6")], ["Written"])
 
 
 @pytest.mark.asyncio
 async def test_whoever_was_overtaken_writes_no_plan():
-    api, told = Api(note=Conflict("PATCH", "j", 409, "")), []
-    await writer(api, told).carry_out([grow()], {KEY: elastic()}, nothing, 0.0)
-    assert (api.written, told) == ([], ["Conflict"])
+    api, outcomes = Api(note=Conflict("PATCH", "j", 409, "")), []
+    await writer(api, outcomes).carry_out([grow()], {KEY: elastic()}, nothing, 0.0)
+    assert (api.written, outcomes) == ([], ["Conflict"])
 
 
 @pytest.mark.asyncio
 async def test_whoever_no_longer_leads_writes_no_plan():
     terms = iter([7, None])
-    api, told = Api(), []
-    await writer(api, told, lambda: next(terms)).carry_out([grow()], {KEY: elastic()}, nothing, 0.0)
-    assert (api.written, told) == ([("note", "6")], ["Refused"])
+    api, outcomes = Api(), []
+    await writer(api, outcomes, lambda: next(terms)).carry_out([grow()], {KEY: elastic()}, nothing, 0.0)
+    assert (api.written, outcomes) == ([("note", "6")], ["Refused"])
 
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("refusal", [ServerFault("POST", PLANS, 500, ""), Forbidden("POST", PLANS, 403, "")])
 async def test_a_plan_that_did_not_get_through_is_written_later(refusal):
-    api, told = Api(refusal), []
-    doing = writer(api, told)
+    api, outcomes = Api(refusal), []
+    doing = writer(api, outcomes)
     await doing.carry_out([grow()], {KEY: elastic()}, nothing, 0.0)
-    assert (api.written, told) == ([("note", "6")], ["Refused"])
+    assert (api.written, outcomes) == ([("note", "6")], ["Refused"])
     for now_s in (0.1, 100.0, 200.0):  # not at once, and not twice
         await doing.carry_out([stays()], {KEY: grown(elastic())}, nothing, now_s)
     assert api.written == [("note", "6"), ("plan", "6")]

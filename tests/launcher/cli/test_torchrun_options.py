@@ -32,14 +32,14 @@ def lines(parser):
 
 @pytest.mark.contract("DL-37")
 def test_every_option_string_and_choice_of_the_installed_torch_is_taken(parser):
-    refused, seen = [], set()
+    refused, records = [], set()
     for line in lines(parser):
         found = read([*line, "train.py"], {})
-        seen.add(line[0].split("=")[0])
+        records.add(line[0].split("=")[0])
         if not isinstance(found, Settings) and found.exit is not Exit.DONE:
             refused.append((line, found.text))
     assert refused == []
-    assert len(seen) > 50  # dashes, underscores and short ones: the parser was really walked
+    assert len(records) > 50  # dashes, underscores and short ones: the parser was really walked
 
 
 def test_what_is_not_given_means_the_same_as_in_torchrun(parser):

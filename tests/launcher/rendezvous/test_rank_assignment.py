@@ -297,8 +297,8 @@ def test_no_library_is_loaded_for_it():
     heavy = "{'numpy', 'networkx', 'yaml', 'torch', 'kubernetes', 'aiohttp'} & set(sys.modules)"
     modules = "turnout.launcher.rendezvous.rank_assignment, turnout.launcher.agent.switch_path"
     code = f"import sys, {modules}; print({heavy})"
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
-    assert said.stdout == "set()\n"
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert process.stdout == "set()\n"
 
 
 def test_a_job_that_keeps_its_order_is_ranked_by_index():

@@ -159,8 +159,8 @@ async def test_lines_are_repeated_while_a_process_runs_and_before_its_failure(tm
     testbed = WorkerTestbed(tmp_path)
     tee = Stream(str(tmp_path / "log"), "p:")
     await testbed.start(testbed.program("import signal; print('now', flush=True); signal.pause()", stdout=tee))
-    seen = []
-    await until_async(lambda: seen.append(capfd.readouterr().out) or "".join(seen) == "p:now\n")
+    records = []
+    await until_async(lambda: records.append(capfd.readouterr().out) or "".join(records) == "p:now\n")
     await testbed.stop()
     await testbed.start(testbed.program("import sys; print('why'); sys.exit(1)", stdout=tee))
     await testbed.ended()

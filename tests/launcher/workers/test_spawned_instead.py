@@ -431,6 +431,6 @@ async def test_what_torch_imports_late_never_keeps_a_script_from_being_forked(tm
         testbed.file(name, text)
     (exited,) = await testbed.run(testbed.program(FINDS))
     assert (exited.code, testbed.out(), testbed.why) == (0, f"{finds}\n", []), testbed.err()
-    told = [f"{each['module']}: {each['why']}" for each in testbed.told("preload_failed")]
-    assert [each[: len(start)] for each, start in zip(told, failed, strict=True)] == failed
+    entries = [f"{each['module']}: {each['why']}" for each in testbed.told("preload_failed")]
+    assert [each[: len(start)] for each, start in zip(entries, failed, strict=True)] == failed
     await testbed.processes.close()

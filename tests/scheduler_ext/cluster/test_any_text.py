@@ -43,9 +43,9 @@ MANAGED = st.sampled_from([
 @st.composite
 def odd_pods(draw, number=0):
     """A pod of a tenant who writes what he likes where the API server lets him."""
-    made = cluster.make_pod(f"odd-{number}", draw(st.integers(0, 9)), namespace="tenant")
+    one_pod = cluster.make_pod(f"odd-{number}", draw(st.integers(0, 9)), namespace="tenant")
     words = st.lists(st.sampled_from(WORDS), max_size=8, unique=True)
-    made["metadata"] |= {
+    one_pod["metadata"] |= {
         "uid": f"uid-odd-{number}",
         "annotations": {word: draw(TEXTS) for word in draw(words)},
         "labels": {word: draw(TEXTS) for word in draw(words)},
@@ -54,12 +54,15 @@ def odd_pods(draw, number=0):
         "resourceVersion": draw(TEXTS),
         "managedFields": [{"manager": "turnout-nominator", "fieldsV1": msgspec.Raw(draw(MANAGED).encode())}],
     }
-    container = made["spec"]["containers"][0]
+    container = one_pod["spec"]["containers"][0]
     container["resources"]["requests"] |= {draw(st.sampled_from(["cpu", "memory", "a.b/c"])): draw(QUANTITIES)}
     container["env"] = [{"name": name, "value": draw(TEXTS)} for name in ("PET_NNODES", "WORLD_SIZE")]
-    made["spec"] |= {"priority": draw(st.integers(-(2**31), 2**31 - 1)), "nodeName": draw(st.sampled_from(["", "a0"]))}
-    made["status"] = {"phase": "Pending", "nominatedNodeName": draw(st.sampled_from(["", "a1"]) | TEXTS)}
-    return msgspec.json.decode(msgspec.json.encode(made), type=Pod)
+    one_pod["spec"] |= {
+        "priority": draw(st.integers(-(2**31), 2**31 - 1)),
+        "nodeName": draw(st.sampled_from(["", "a0"])),
+    }
+    one_pod["status"] = {"phase": "Pending", "nominatedNodeName": draw(st.sampled_from(["", "a1"]) | TEXTS)}
+    return msgspec.json.decode(msgspec.json.encode(one_pod), type=Pod)
 
 
 def ask_everything(w, pods):

@@ -28,19 +28,19 @@ def gang(*pods, key=BERT, version=7, **sized):
 
 def wishing(*wishes, own=None, **more):
     """A gang with a member for each of these wishes. own: that of its PodGroup."""
-    made = gang(*world.volcano("bert", len(wishes)), **({"wish": own} if own else {}), **more)
-    for member, wish in zip(list(made.members.values()), wishes, strict=True):
+    gangs = gang(*world.volcano("bert", len(wishes)), **({"wish": own} if own else {}), **more)
+    for member, wish in zip(list(gangs.members.values()), wishes, strict=True):
         belongs = dataclasses.replace(member.membership, wish=wish)
-        made.join(dataclasses.replace(member, membership=belongs))
-    return made
+        gangs.join(dataclasses.replace(member, membership=belongs))
+    return gangs
 
 
 def mesh(*axes, gpus=8, sizes=(2, 2), **sized):
     """Tell what is not kept of the mesh that a gang asks for. sizes: of its pods, and as each of them announces."""
     pods, total = sizes
     notes = {labels.MESH: ",".join(axes)}
-    made = world.koordinator("bert", pods, minimum=total, total=total, gpus=gpus, notes=notes)
-    return ignored_terms(gang(*made, **sized))
+    gang_pods = world.koordinator("bert", pods, minimum=total, total=total, gpus=gpus, notes=notes)
+    return ignored_terms(gang(*gang_pods, **sized))
 
 
 class TestSizes:
@@ -56,8 +56,8 @@ class TestSizes:
     ])  # fmt: skip
     def test_who_says_how_many_start_and_how_many_there_will_be(self, sized, said, minimum, total):
         pods = world.koordinator("bert", 2, **said) if said else world.volcano("bert", 2)
-        made = gang(*pods, **sized)
-        assert (made.min_pods, made.total) == (minimum, total)
+        gangs = gang(*pods, **sized)
+        assert (gangs.min_pods, gangs.total) == (minimum, total)
 
     @pytest.mark.parametrize(("notes", "maximum"), [
         pytest.param({}, 4, id="no further than its total"),
@@ -70,10 +70,10 @@ class TestSizes:
     def test_only_members_that_stay_count(self):
         pods = world.volcano("bert", 3)
         leaving = world.volcano("bert", 4, leaving=True, priority=-5)[3]
-        made = gang(*pods, leaving)
-        assert (len(made.living()), made.min_pods, made.total, made.priority) == (3, 3, 3, 0)
-        assert (made.leave("uid-bert-0"), made.leave("uid-bert-0")) == (True, False)
-        assert made.min_pods == 2
+        gangs = gang(*pods, leaving)
+        assert (len(gangs.living()), gangs.min_pods, gangs.total, gangs.priority) == (3, 3, 3, 0)
+        assert (gangs.leave("uid-bert-0"), gangs.leave("uid-bert-0")) == (True, False)
+        assert gangs.min_pods == 2
         assert gang(leaving).max_pods == 0
 
     @pytest.mark.parametrize(("wish", "minimum"), [
@@ -126,18 +126,18 @@ class TestTerms:
 
 class TestStart:
     def test_what_is_said_long_after_the_start_lets_it_go_before_nobody(self):
-        made = gang(*world.volcano("bert", 2), min_pods=2)
-        assert made.min_pods_to_finish == 2
-        made.note_member_has_host(100.0, 300.0)
-        made.sizing = dataclasses.replace(made.sizing, min_pods=4)
-        assert made.min_pods_to_finish == 2
-        made.note_member_has_host(400.0, 300.0)  # the last moment in which members may still come
-        assert made.min_pods_to_finish == 4
-        made.sizing = dataclasses.replace(made.sizing, min_pods=6)
-        made.note_member_has_host(400.5, 300.0)
-        assert made.min_pods_to_finish == 4
-        made.sizing = dataclasses.replace(made.sizing, min_pods=3)
-        assert made.min_pods_to_finish == 3
+        gangs = gang(*world.volcano("bert", 2), min_pods=2)
+        assert gangs.min_pods_to_finish == 2
+        gangs.note_member_has_host(100.0, 300.0)
+        gangs.sizing = dataclasses.replace(gangs.sizing, min_pods=4)
+        assert gangs.min_pods_to_finish == 2
+        gangs.note_member_has_host(400.0, 300.0)  # the last moment in which members may still come
+        assert gangs.min_pods_to_finish == 4
+        gangs.sizing = dataclasses.replace(gangs.sizing, min_pods=6)
+        gangs.note_member_has_host(400.5, 300.0)
+        assert gangs.min_pods_to_finish == 4
+        gangs.sizing = dataclasses.replace(gangs.sizing, min_pods=3)
+        assert gangs.min_pods_to_finish == 3
 
     @pytest.mark.parametrize(("gates", "lifted", "able"), [
         pytest.param([[], []], False, True, id="no gates"),
@@ -175,8 +175,8 @@ class TestStart:
 
 def gated(at, gates):
     """Member number `at` of bert behind some gates."""
-    made = world.cluster.volcano_gang("bert", at + 1, schedulingGates=[{"name": name} for name in gates])
-    return world.see(made[at])
+    pods = world.cluster.volcano_gang("bert", at + 1, schedulingGates=[{"name": name} for name in gates])
+    return world.see(pods[at])
 
 
 class TestPlace:

@@ -68,8 +68,8 @@ def test_members_above_the_min_take_what_nobody_needs_for_a_min():
     w.put(*grown)
     assert len(w.plan(grown[0])) == 4
     w.put(*other)
-    placed = w.schedule(*grown, *other)
-    assert sorted(name.partition("-")[0] for name in placed) == ["grown", "grown", "other", "other"]
+    node_by_pod = w.schedule(*grown, *other)
+    assert sorted(name.partition("-")[0] for name in node_by_pod) == ["grown", "grown", "other", "other"]
 
 
 def test_what_another_needs_is_left_to_it_and_nobody_is_displaced():
@@ -205,11 +205,11 @@ class TestPatience:
         w, eight = World(8, 8), world.volcano("eight", 8, notes=REQUIRED, created=1)
         six = world.volcano("six", 6, created=2)
         w.put_group("eight", 8).put(*eight[:2])
-        placed = w.schedule(*eight[:2])
+        node_by_pod = w.schedule(*eight[:2])
         assert leaves(w.schedule(*six)) == {"b"}
-        placed |= w.schedule(*eight[2:])
-        assert len(placed) == 8
-        assert leaves(placed) == {"a"}
+        node_by_pod |= w.schedule(*eight[2:])
+        assert len(node_by_pod) == 8
+        assert leaves(node_by_pod) == {"a"}
 
     def test_it_is_not_kept_once_nobody_has_come_for_a_while(self):
         w, eight = World(8, 8), world.volcano("eight", 8, notes=REQUIRED, created=1)
@@ -282,10 +282,10 @@ def test_whatever_gangs_want_above_their_min_no_plan_overdraws_a_node(scene, dat
     for each in pods:
         w.put(each)
         if not each.spec.node_name and data.draw(st.integers(0, 2)) == 0:
-            kept = w.fit(each).nodes
-            assert w.fit(each).nodes == kept
-            if kept and data.draw(st.booleans()):
-                w.bind(each, kept[0])
+            nodes = w.fit(each).nodes
+            assert w.fit(each).nodes == nodes
+            if nodes and data.draw(st.booleans()):
+                w.bind(each, nodes[0])
         if data.draw(st.integers(0, 6)) == 0:
             w.now_s += 11
     assert not overdrawn(w)

@@ -11,8 +11,8 @@ from turnout.scheduler_ext.planner.answers import answer_preempt
 
 def test_a_gang_lands_under_one_leaf_in_ring_order():
     w = World(4, 4)
-    placed = w.schedule(*world.volcano("bert", 4))
-    assert placed == {f"bert-{i}": f"a{i}" for i in range(4)}
+    node_by_pod = w.schedule(*world.volcano("bert", 4))
+    assert node_by_pod == {f"bert-{i}": f"a{i}" for i in range(4)}
 
 
 @pytest.mark.parametrize("asked", [[3, 1, 0, 2], [2, 3, 1, 0]])
@@ -138,8 +138,8 @@ class TestNoMap:
 
     def test_nodes_off_the_map_are_taken_last(self):
         w, pods = World(2, off_map=2), world.volcano("bert", 3)
-        placed = w.put(*pods).schedule(*pods)
-        assert sorted(placed.values()) == ["a0", "a1", "x0"]
+        node_by_pod = w.put(*pods).schedule(*pods)
+        assert sorted(node_by_pod.values()) == ["a0", "a1", "x0"]
 
 
 class TestPlannedHostMissing:
@@ -231,9 +231,9 @@ class TestShapes:
         w = World(2, 3)
         pods = world.volcano("bert", 2, gpus=8, notes=REQUIRED) + world.volcano("bert", 4, gpus=4, notes=REQUIRED)[2:]
         w.put(*pods)
-        placed = w.schedule(*pods)
-        assert len(placed) == 4
-        assert leaves(placed) == {"b"}
+        node_by_pod = w.schedule(*pods)
+        assert len(node_by_pod) == 4
+        assert leaves(node_by_pod) == {"b"}
 
     def test_what_counts_as_a_gpu_is_the_admins_choice(self):
         w = World(2, 2, rules=Rules(gpu_resources=("example.com/gpu",)))
@@ -261,9 +261,9 @@ class TestLonePods:
         w.put(world.pod("half", 4, at="a1"), world.pod("maximum", 6, at="b0"))
         pods = [world.pod(f"lone{i:02d}") for i in range(20)]
         w.put(*pods)
-        placed = w.schedule(*pods)
-        assert [*placed.values()][:6] == ["b0", "b0", "a1", "a1", "a1", "a1"]
-        assert len(set(placed.values())) == 4  # two holes filled, one host more, and a part of the next
+        node_by_pod = w.schedule(*pods)
+        assert [*node_by_pod.values()][:6] == ["b0", "b0", "a1", "a1", "a1", "a1"]
+        assert len(set(node_by_pod.values())) == 4  # two holes filled, one host more, and a part of the next
 
     def test_a_lone_pod_does_not_take_what_an_older_gang_is_planned_on(self):
         w, pods, lone = World(2), world.volcano("bert", 2, gpus=4, created=1), world.pod("lone", 4, created=2)

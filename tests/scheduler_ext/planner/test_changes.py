@@ -16,8 +16,10 @@ def gangs(sizes, mins, notes):
     """Pods of gangs a, b, c with these sizes and minimums, by name."""
     pods = {}
     for name, size, minimum in zip("abc", sizes, mins, strict=False):
-        made = world.koordinator(name, size, minimum=min(minimum, size), gpus=2, total=size + 1, notes=NOTES[notes])
-        pods |= {pod.metadata.name: pod for pod in made}
+        gang_pods = world.koordinator(
+            name, size, minimum=min(minimum, size), gpus=2, total=size + 1, notes=NOTES[notes]
+        )
+        pods |= {pod.metadata.name: pod for pod in gang_pods}
     return pods
 
 

@@ -134,9 +134,9 @@ def test_a_gang_whose_members_run_in_two_domains_of_its_level_waits():
     pytest.param("", None, id="no mesh"),
 ])  # fmt: skip
 def test_what_the_pods_of_a_mesh_exchange(mesh, pods):
-    made = world.volcano("bert", 2, notes={labels.MESH: mesh} if mesh else {})
-    w = World(2).put(*made)
-    members = tuple(w.member(each) for each in made)
+    gang_pods = world.volcano("bert", 2, notes={labels.MESH: mesh} if mesh else {})
+    w = World(2).put(*gang_pods)
+    members = tuple(w.member(each) for each in gang_pods)
     (gang,) = w.view.gangs.values()
     traffic = mesh_traffic(gang, PodBatch(members[0].shape, members, 0, ranks_per_pod=8))
     assert (None if traffic is None else len(traffic)) == pods

@@ -48,10 +48,10 @@ def test_a_gang_takes_the_tightest_holes_of_equal_room(free, size, gpus, nodes):
 
 
 def with_request(name, at, cpu="1", memory="1Gi", gpus=4):
-    made = cluster.make_pod(name, gpus)
-    made["spec"]["containers"][0]["resources"]["requests"].update({"cpu": cpu, "memory": memory})
-    made["spec"]["containers"][0]["resources"]["limits"].update({"cpu": cpu, "memory": memory})
-    return world.see(made, at)
+    one_pod = cluster.make_pod(name, gpus)
+    one_pod["spec"]["containers"][0]["resources"]["requests"].update({"cpu": cpu, "memory": memory})
+    one_pod["spec"]["containers"][0]["resources"]["limits"].update({"cpu": cpu, "memory": memory})
+    return world.see(one_pod, at)
 
 
 @pytest.mark.parametrize(("there", "node"), [

@@ -38,11 +38,11 @@ def test_a_gang_is_nominated_whole_under_one_leaf_at_its_first_pod():
     w.put(gang[0])
     first = wishes(w)
     w.put(*gang)
-    told = wishes(w)
-    assert set(told) == {"g-0", "g-1", "g-2", "g-3"}
-    assert first.items() <= told.items()
-    assert len(leaves({name: node for name, (node, _) in told.items()})) == 1
-    assert {why for _, why in told.values()} == {NominationReason.PLANNED}
+    nominations_now = wishes(w)
+    assert set(nominations_now) == {"g-0", "g-1", "g-2", "g-3"}
+    assert first.items() <= nominations_now.items()
+    assert len(leaves({name: node for name, (node, _) in nominations_now.items()})) == 1
+    assert {why for _, why in nominations_now.values()} == {NominationReason.PLANNED}
 
 
 def test_what_is_written_already_is_not_written_again():
@@ -86,9 +86,9 @@ def test_these_are_not_nominated(pods, choices):
 def test_a_nomination_of_somebody_else_is_never_touched():
     w, gang = World(4, 4), world.koordinator("g", 3)
     w.put(*gang, nominee(gang[1], "b2", ours=False))
-    told = wishes(w)
-    assert set(told) == {"g-0", "g-2"}
-    assert {node[0] for node, _ in told.values()} == {"b"}
+    nominations_now = wishes(w)
+    assert set(nominations_now) == {"g-0", "g-2"}
+    assert {node[0] for node, _ in nominations_now.values()} == {"b"}
 
 
 def test_nominations_of_a_min_stay_though_another_member_finds_no_room():
@@ -115,9 +115,9 @@ def test_what_is_nominated_stays_though_a_fresh_plan_would_go_elsewhere(nodes):
 def test_a_nominated_node_that_is_lost_is_given_up_for_the_nearest():
     w, gang = World(4, 4), world.koordinator("g", 3)
     w.put(*gang)
-    told = wishes(w)
-    written(w, gang, told)
-    lost = told["g-1"][0]
+    nominations_now = wishes(w)
+    written(w, gang, nominations_now)
+    lost = nominations_now["g-1"][0]
     w.view.layout.put_node(world.node(lost, spec={"unschedulable": True}))
     again = wishes(w)
     assert set(again) == {"g-1"}
@@ -149,8 +149,8 @@ def test_a_gang_of_higher_priority_takes_room_and_nominations_behind_it():
     w.put(*low)
     written(w, low, wishes(w))
     w.put(*top)
-    told = wishes(w)
-    assert {name: why for name, (_, why) in told.items()} == {
+    nominations_now = wishes(w)
+    assert {name: why for name, (_, why) in nominations_now.items()} == {
         "top-0": NominationReason.PLANNED,
         "top-1": NominationReason.PLANNED,
         "low-0": NominationReason.REFUSED,
@@ -161,8 +161,8 @@ def test_a_gang_of_higher_priority_takes_room_and_nominations_behind_it():
 def test_a_newcomer_of_the_same_priority_does_not_move_what_is_nominated():
     w, first = World(4, 4), world.koordinator("first", 3, created=5)
     w.put(*first)
-    told = wishes(w)
-    written(w, first, told)
+    nominations_now = wishes(w)
+    written(w, first, nominations_now)
     w.put(*world.koordinator("older", 4, created=1))
     assert set(wishes(w)) == {"older-0", "older-1", "older-2", "older-3"}
 
@@ -269,7 +269,7 @@ def test_when_an_incomplete_gang_is_nominated(holds, node):
 ])  # fmt: skip
 def test_nominations_that_leave_a_required_level_bind_nobody(leaves_of, nominated, groups, planned):
     """The level may be stated after the nominations were written."""
-    made = world.cluster.volcano_gang("bert", 2, 8)
-    pods = [world.see(pod, nominated=node, ours=True) for pod, node in zip(made, nominated, strict=True)]
+    gang_pods = world.cluster.volcano_gang("bert", 2, 8)
+    pods = [world.see(pod, nominated=node, ours=True) for pod, node in zip(gang_pods, nominated, strict=True)]
     w = World(*leaves_of).put_group("bert", 2, **groups).put(*pods)
     assert world.leaves(w.plan(pods[0])) == planned

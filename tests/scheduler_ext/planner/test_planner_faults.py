@@ -33,5 +33,5 @@ def test_the_gang_is_refused_as_a_fault_of_the_planner():
 
 def test_another_gang_gets_its_places():
     w, _, sound = world_with_a_gang_that_cannot_be_planned()
-    placed = w.schedule(*sound)
-    assert (len(placed), len(leaves(placed))) == (4, 1)
+    node_by_pod = w.schedule(*sound)
+    assert (len(node_by_pod), len(leaves(node_by_pod))) == (4, 1)

@@ -117,12 +117,12 @@ def test_calls_that_alternate_between_two_replicas_get_one_place(scene, dice):
     planned = {name: node for p in waiting for name, node in replicas[0].plan(p).items()}
     late = None
     for at, each in enumerate(dice.sample(waiting, len(waiting))):
-        kept = replicas[at % 2].fit(each).nodes
+        nodes = replicas[at % 2].fit(each).nodes
         if late:
             for w in replicas:
                 w.bind(*late)
-        late = (each, kept[0]) if kept else None
-        assert not kept or kept[0] == planned[each.metadata.name]
+        late = (each, nodes[0]) if nodes else None
+        assert not nodes or nodes[0] == planned[each.metadata.name]
 
 
 @MANY
@@ -161,10 +161,10 @@ def test_after_any_changes_plans_are_whole_fit_and_answer_the_same_twice(scene, 
         if free and data.draw(st.booleans()):
             asked = data.draw(st.sampled_from(free))
             if asked.metadata.uid in w.view.pods and w.member(asked).is_waiting:
-                kept = w.fit(asked).nodes
-                assert w.fit(asked).nodes == kept
-                if kept and data.draw(st.booleans()):
-                    w.bind(asked, kept[0])
+                nodes = w.fit(asked).nodes
+                assert w.fit(asked).nodes == nodes
+                if nodes and data.draw(st.booleans()):
+                    w.bind(asked, nodes[0])
         if data.draw(st.integers(0, 5)) == 0:
             w.view.drop_pod(data.draw(st.sampled_from(pods)).metadata.uid)
         if data.draw(st.integers(0, 5)) == 0:
@@ -178,8 +178,8 @@ class TestFairness:
         w = World(4, 4, 4)
         first, second = world.volcano("first", 8, created=1), world.volcano("second", 8, created=2)
         mixed = [p for pair in zip(second, first, strict=True) for p in pair]
-        placed = w.put(*mixed).schedule(*mixed)
-        assert set(placed) == {p.metadata.name for p in first}
+        node_by_pod = w.put(*mixed).schedule(*mixed)
+        assert set(node_by_pod) == {p.metadata.name for p in first}
         assert w.fit(second[0]).refusal.reason is EventReason.NO_ROOM
 
     def test_a_gang_that_does_not_fit_keeps_no_room_from_a_smaller_one_behind(self):
@@ -239,13 +239,13 @@ class TestRestart:
     @pytest.mark.parametrize("bound", [1, 4, 7])
     def test_a_restart_in_mid_gang_lands_the_rest_in_the_same_leaf(self, bound):
         sizes, pods = (8, 8), world.volcano("bert", 8)
-        placed = World(*sizes).put(world.pod("x", 8, at="a3"), *pods).schedule(*pods[:bound])
+        node_by_pod = World(*sizes).put(world.pod("x", 8, at="a3"), *pods).schedule(*pods[:bound])
         again = World(*sizes).put(world.pod("x", 8, at="a3"))
         for each in pods[:bound]:
             again.put(each)
-            again.bind(each, placed[each.metadata.name])
+            again.bind(each, node_by_pod[each.metadata.name])
         again.put(*pods[bound:])
-        assert leaves(placed | again.schedule(*pods[bound:])) == {"b"}
+        assert leaves(node_by_pod | again.schedule(*pods[bound:])) == {"b"}
 
     def test_members_that_are_announced_are_waited_for_from_the_restart_on(self):
         w, pods = World(4, 4), world.volcano("bert", 4, created=1)
@@ -430,12 +430,12 @@ def test_a_stream_of_gangs_never_splits_one_that_fits_a_leaf():
     for at in range(60):
         pods = world.volcano(f"g{at}", dice.randint(2, 8), created=at)
         room = Counter(name[0] for name in w.put(*pods).free(pods[0]))
-        placed = w.schedule(*pods)
-        assert len(placed) in (0, len(pods))
+        node_by_pod = w.schedule(*pods)
+        assert len(node_by_pod) in (0, len(pods))
         if max(room.values(), default=0) >= len(pods):
-            assert len(leaves(placed)) == 1
+            assert len(leaves(node_by_pod)) == 1
         running.append(pods)
-        gone = pods if not placed else running[dice.randrange(len(running))] if len(running) > 6 else []
+        gone = pods if not node_by_pod else running[dice.randrange(len(running))] if len(running) > 6 else []
         running = [each for each in running if each is not gone]
         for each in gone:
             w.view.drop_pod(each.metadata.uid)

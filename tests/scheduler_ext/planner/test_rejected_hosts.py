@@ -23,17 +23,17 @@ def asked_twice(w, pod, names):
 
 def settle(w, pods, refused):
     """Ask about each pod in turns, as a scheduler does that never offers some hosts. Returns {pod: node}."""
-    placed = {}
+    node_by_pod = {}
     for _ in range(4):
         for pod in pods:
-            if pod.metadata.name in placed:
+            if pod.metadata.name in node_by_pod:
                 continue
-            kept = w.fit(pod, [name for name in w.free(pod) if name not in refused]).nodes
-            if kept:
-                w.bind(pod, kept[0])
-                placed[pod.metadata.name] = kept[0]
+            nodes = w.fit(pod, [name for name in w.free(pod) if name not in refused]).nodes
+            if nodes:
+                w.bind(pod, nodes[0])
+                node_by_pod[pod.metadata.name] = nodes[0]
         w.now_s += CONFIRM_S
-    return placed
+    return node_by_pod
 
 
 class TestRequiredGang:
@@ -124,8 +124,8 @@ def anti_affinity(key="kubernetes.io/hostname", app="bert", **more):
 
 def gang(name, size, spec, gpus=2, app="bert", **more):
     """A gang of small pods with something more in their spec."""
-    made = cluster.volcano_gang(name, size, gpus, marks={"app": app}, **spec)
-    return [world.see(each, **more) for each in made]
+    pods = cluster.volcano_gang(name, size, gpus, marks={"app": app}, **spec)
+    return [world.see(each, **more) for each in pods]
 
 
 class TestAntiAffinity:

@@ -31,14 +31,14 @@ def repaired(sizes, size, lost, comes, at_once):
     """Place a gang, lose some members, and let them come back in an order. The world, and where all members are."""
     w = World(*sizes).put_group("g", size)
     first, again = pods_of(size), pods_of(size, 1)
-    placed = w.schedule(*first)
+    node_by_pod = w.schedule(*first)
     for at in lost:
         w.view.drop_pod(first[at].metadata.uid)
-        del placed[f"g-{at}"]
+        del node_by_pod[f"g-{at}"]
     coming = [again[at] for at in comes]
     for each in [coming] if at_once else [[pod] for pod in coming]:
-        placed |= w.schedule(*each)
-    return w, placed
+        node_by_pod |= w.schedule(*each)
+    return w, node_by_pod
 
 
 def test_two_ranks_lost_on_two_leaves_return_each_to_its_own():

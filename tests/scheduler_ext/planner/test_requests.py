@@ -223,8 +223,8 @@ class TestTogether:
     def test_they_start_once_each_has_a_place_or_runs(self):
         w, one = shown(*world.volcano("one", 1, notes=EVAL), *world.volcano("two", 1, at=["a0"], notes=EVAL))
         together = gangs_of_set(w.view, one)
-        placed = {one.key: GangPlan(one.key, {"uid-one-0": 1})}
-        assert missing_partner(w.view, together, placed.get) == ""
+        node_by_pod = {one.key: GangPlan(one.key, {"uid-one-0": 1})}
+        assert missing_partner(w.view, together, node_by_pod.get) == ""
         assert "which cannot start" in missing_partner(w.view, together, {one.key: GangPlan(one.key)}.get)
         assert "which cannot start" in missing_partner(w.view, together, {}.get)
         assert missing_partner(w.view, [], {}.get) == ""

@@ -147,8 +147,8 @@ class TestLeader:
     @pytest.mark.parametrize("leaders_notes", [REQUIRED, {}], ids=["it asks itself", "the others ask"])
     def test_one_in_a_gang_that_must_stay_together_is_placed_in_its_domain(self, leaders_notes):
         w, pods = World(1, 2), self.pods(leaders_notes)
-        placed = w.put(*pods).schedule(*pods)
-        assert (len(placed), leaves(placed)) == (3, {"b"})
+        node_by_pod = w.put(*pods).schedule(*pods)
+        assert (len(node_by_pod), leaves(node_by_pod)) == (3, {"b"})
 
     @pytest.mark.parametrize(("host", "leaf"), [
         pytest.param("a0", {"b"}, id="where there is no room for the others: they go elsewhere"),
@@ -173,9 +173,9 @@ class TestLeader:
 
 def stranger(name, at, cpu):
     """A pod without a GPU that takes CPUs of a node."""
-    made = cluster.make_pod(name, 0)
-    made["spec"]["containers"][0]["resources"]["requests"]["cpu"] = str(cpu)
-    return world.see(made, at)
+    one_pod = cluster.make_pod(name, 0)
+    one_pod["spec"]["containers"][0]["resources"]["requests"]["cpu"] = str(cpu)
+    return world.see(one_pod, at)
 
 
 CHANNEL = {"resourceClaims": [{"name": "channel", "resourceClaimTemplateName": "domain"}]}
@@ -186,8 +186,8 @@ class TestResourceClaims:
 
     def test_gpus_of_the_device_plugin_are_placed_whatever_is_claimed_besides(self):
         w, pods = World(1, 3), gang({8: 3}, REQUIRED, **CHANNEL)
-        placed = w.put(*pods).schedule(*pods)
-        assert (len(placed), leaves(placed)) == (3, {"b"})
+        node_by_pod = w.put(*pods).schedule(*pods)
+        assert (len(node_by_pod), leaves(node_by_pod)) == (3, {"b"})
 
     def test_devices_that_only_a_claim_names_are_left_to_the_scheduler(self):
         w, pods = World(1, 3), gang({0: 3}, REQUIRED, **CHANNEL)

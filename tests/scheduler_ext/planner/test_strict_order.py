@@ -194,7 +194,7 @@ def test_a_whole_zone_is_kept_for_a_gang_that_no_switch_holds():
     large, small = gang("large", 6, 1, notes={kueue.REQUIRED: zone}), gang("small", 3, 5)
     full(w, "a0", "d0", "d1").put(*large, *small)
     assert not w.plan(large[0])
-    placed = {node for pod in small for node in w.plan(pod)}
-    assert placed.isdisjoint({"a1", "b0", "b1", "c0", "c1"})
+    node_by_pod = {node for pod in small for node in w.plan(pod)}
+    assert node_by_pod.isdisjoint({"a1", "b0", "b1", "c0", "c1"})
     kept = w.plans.reservation_against(w.view.gangs[w.member(small[0]).membership.key])
     assert kept.place_text == f"of 6 hosts with one value of {zone}"

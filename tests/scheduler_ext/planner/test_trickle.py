@@ -117,10 +117,10 @@ def of_bert():
 def test_numbers_that_are_not_those_expected_still_fill_the_plan(numbers):
     w = World(3, 3, 6).put(*(world.pod(f"s{at}", 8, at=f"c{at}") for at in range(6))).put_group("bert", 6)
     pods = [each for each in world.volcano("bert", 10) if int(each.metadata.name[-1]) in numbers]
-    placed = {}
+    node_by_pod = {}
     for each in reversed(pods):
-        placed |= w.schedule(each)
-    hosts = [w.view.snapshot.row_of[placed[each.metadata.name]] for each in pods]
+        node_by_pod |= w.schedule(each)
+    hosts = [w.view.snapshot.row_of[node_by_pod[each.metadata.name]] for each in pods]
     assert ring_cost(w.view.fabric, hosts).crossings[0] == 2
     assert w.plans.replanned == 1
 
@@ -136,10 +136,10 @@ def test_numbers_that_are_not_those_expected_still_fill_the_plan(numbers):
 def test_a_taken_number_gets_the_place_nearest_its_neighbours_in_the_ring(numbers, host):
     """Six seats, 0 to 2 under one leaf and 3 to 5 under the other; numbers go round, so that 9 is 3 again."""
     w, pods = World(3, 3).put_group("bert", 6), world.volcano("bert", 10)
-    placed = {}
+    node_by_pod = {}
     for number in numbers:
-        placed |= w.schedule(pods[number])
-    assert placed[f"bert-{numbers[-1]}"] == host
+        node_by_pod |= w.schedule(pods[number])
+    assert node_by_pod[f"bert-{numbers[-1]}"] == host
     assert w.plans.replanned == 1
 
 

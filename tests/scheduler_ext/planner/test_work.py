@@ -60,11 +60,11 @@ class TestOneQuestion:
         w.put(*tenant, *honest)
         for at, pod in enumerate(pod for pair in zip(tenant, honest, strict=False) for pod in pair):
             before = w.plans.steps
-            kept = w.fit(pod, w.names).nodes
+            nodes = w.fit(pod, w.names).nodes
             assert w.plans.steps - before < MOST_STEPS
             if at % 2:
-                assert len(kept) == 1
-                w.bind(pod, kept[0])
+                assert len(nodes) == 1
+                w.bind(pod, nodes[0])
                 w.view.drop_pod(tenant[at // 2].metadata.uid)  # so that whoever was refused hopes again
 
     def test_of_a_preemption_looks_at_some_domains_only(self):

@@ -21,10 +21,10 @@ def pod(**more):
 
 
 def with_amount(amount):
-    made = pod()
-    made["spec"]["containers"][0]["resources"]["limits"][cluster.GPU] = amount
-    made["spec"]["containers"][0]["resources"]["requests"][cluster.GPU] = amount
-    return made
+    one_pod = pod()
+    one_pod["spec"]["containers"][0]["resources"]["limits"][cluster.GPU] = amount
+    one_pod["spec"]["containers"][0]["resources"]["requests"][cluster.GPU] = amount
+    return one_pod
 
 
 def review(made, namespace="ml", operation="CREATE"):
@@ -35,9 +35,9 @@ def review(made, namespace="ml", operation="CREATE"):
 def answered(body, rule=GateRule()):  # noqa: B008
     """The patch of the answer, None without one."""
     asked = decode_review(body)
-    told = json.loads(encode_review(asked, needs_gate(asked, rule)))
-    response = told["response"]
-    assert (told["kind"], response["uid"], response["allowed"]) == ("AdmissionReview", "u-1", True)
+    document = json.loads(encode_review(asked, needs_gate(asked, rule)))
+    response = document["response"]
+    assert (document["kind"], response["uid"], response["allowed"]) == ("AdmissionReview", "u-1", True)
     return json.loads(base64.b64decode(response["patch"])) if "patch" in response else None
 
 
@@ -103,9 +103,9 @@ def test_a_question_of_too_many_values_or_bytes_is_refused_unread(body, fault):
 
 
 def test_a_pod_of_many_variables_is_read():
-    made = pod()
-    made["spec"]["containers"][0]["env"] = [{"name": f"V{at}", "value": "x"} for at in range(5_000)]
-    assert answered(review(made)) == ALONE
+    one_pod = pod()
+    one_pod["spec"]["containers"][0]["env"] = [{"name": f"V{at}", "value": "x"} for at in range(5_000)]
+    assert answered(review(one_pod)) == ALONE
 
 
 @pytest.mark.parametrize("spec", [b'"\xff"', b'{"nodeName":"\xff"}', b'{"volumes":[{"a":"\xc3("}]}'])

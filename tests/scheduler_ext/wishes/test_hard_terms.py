@@ -113,6 +113,6 @@ def test_the_groups_of_a_podgroup_hold_beside_words_of_its_pods(notes, sentence)
 def test_slices_hold_beside_a_mesh():
     stage = Stage(only(s0l0=3, s0l1=3))
     pods = job(4, notes={labels.MESH: "dp=4,tp=8", **layers((RACK, 2))})
-    placed = stage.schedule(pods)
-    assert all(len({placed[f"g-{at}"][:4] for at in (first, first + 1)}) == 1 for first in (0, 2))
+    node_by_pod = stage.schedule(pods)
+    assert all(len({node_by_pod[f"g-{at}"][:4] for at in (first, first + 1)}) == 1 for first in (0, 2))
     assert "turnout.dev/mesh is not kept, because" in told(stage)

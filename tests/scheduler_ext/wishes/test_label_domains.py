@@ -44,16 +44,16 @@ def zones(w, placed):
 ])  # fmt: skip
 def test_where_a_gang_goes_that_requires_one_value_of_a_label(sizes, values, full, size, nodes):
     w, pods = zoned(sizes, values, full), gang(size)
-    placed = w.put(*pods).schedule(*pods)
-    assert len(placed) == nodes
-    assert len(zones(w, placed)) == (nodes > 0)
+    node_by_pod = w.put(*pods).schedule(*pods)
+    assert len(node_by_pod) == nodes
+    assert len(zones(w, node_by_pod)) == (nodes > 0)
 
 
 def test_a_switch_in_the_zone_comes_before_the_whole_zone():
     w, pods = zoned([2] * 6, "xxxxxxxxyyyy", ["a0", "e0", "f0"]), gang(3)
-    placed = w.put(*pods).schedule(*pods)
-    assert len(placed) == 3
-    assert world.leaves(placed) <= {"a", "b"} or world.leaves(placed) <= {"c", "d"}
+    node_by_pod = w.put(*pods).schedule(*pods)
+    assert len(node_by_pod) == 3
+    assert world.leaves(node_by_pod) <= {"a", "b"} or world.leaves(node_by_pod) <= {"c", "d"}
 
 
 def test_a_lost_member_returns_in_its_zone_only():
@@ -71,9 +71,9 @@ def test_podsets_that_share_a_domain_share_the_zone():
     w = zoned([2] * 6, "xxxxxxxxyyyy", ["f0"])
     notes = {**NOTES, kueue.GROUP: "one"}
     leader, workers = (world.koordinator(name, size, notes=notes) for name, size in (("leader", 3), ("workers", 4)))
-    placed = w.put(*leader, *workers).schedule(*leader, *workers)
-    assert len(placed) == 7
-    assert zones(w, placed) == {"x"}
+    node_by_pod = w.put(*leader, *workers).schedule(*leader, *workers)
+    assert len(node_by_pod) == 7
+    assert zones(w, node_by_pod) == {"x"}
 
 
 def test_a_gang_that_keeps_to_its_zone_breaks_no_rule():
@@ -100,10 +100,10 @@ def test_a_gang_waits_only_where_no_value_has_room_for_it(sizes, data):
     w = zoned(sizes, values)
     full = data.draw(st.sets(st.sampled_from(w.names)))
     pods = gang(size)
-    placed = w.put(*(world.pod(f"there-{name}", 8, at=name) for name in sorted(full)), *pods).schedule(*pods)
+    node_by_pod = w.put(*(world.pod(f"there-{name}", 8, at=name) for name in sorted(full)), *pods).schedule(*pods)
     free = [value for name, value in zip(w.names, values, strict=True) if name not in full]
     if set(values) == {"-"}:
         return  # no node has the label: it counts as a leaf
     fits = any(free.count(value) >= size for value in "xyz")
-    assert len(placed) == (size if fits else 0)
-    assert len(zones(w, placed)) <= 1
+    assert len(node_by_pod) == (size if fits else 0)
+    assert len(zones(w, node_by_pod)) <= 1

@@ -390,9 +390,9 @@ def played(row, pods, groups, verb=Verb.FILTER):
     stage = Stage(row.taken)
     for each in groups:
         stage.group(each, row.dialect)
-    placed = dict(stage.schedule(pods, verb))
-    if placed or not row.freed:
-        return placed
+    node_by_pod = dict(stage.schedule(pods, verb))
+    if node_by_pod or not row.freed:
+        return node_by_pod
     for name in row.freed:
         stage.leave(name)
     return dict(stage.schedule(pods, verb))

@@ -186,9 +186,9 @@ def test_a_wish_within_a_gang(pods, taken, groups, lands, count, told):
     stage = Stage(taken)
     for each in groups:
         stage.group(each, Dialect(each.get("apiVersion", Dialect.VOLCANO.value).split("/")[0]))
-    placed = stage.schedule(pods)
-    assert len(placed) == count, placed
-    assert lands(placed), placed
+    node_by_pod = stage.schedule(pods)
+    assert len(node_by_pod) == count, node_by_pod
+    assert lands(node_by_pod), node_by_pod
     details = "".join(notice.detail for notice in stage.told if notice.reason is EventReason.WISH_NOT_KEPT)
     assert told in details
     assert bool(told) == bool(details)
@@ -220,17 +220,17 @@ def test_groups_wait_until_as_many_pods_exist_as_must_start():
     pods = parted([2, 2])
     assert not stage.schedule(pods[:3])
     assert any("3 of 4 exist" in notice.detail for notice in stage.told)
-    placed = stage.schedule(pods)
-    assert len(placed) == 4
-    assert all_of(runs(2), shares(2, 2))(placed)
+    node_by_pod = stage.schedule(pods)
+    assert len(node_by_pod) == 4
+    assert all_of(runs(2), shares(2, 2))(node_by_pod)
 
 
 def test_gangs_of_one_named_set_stay_apart_and_others_do_not():
     notes = {labels.APART: RACK, labels.APART_SET: "serving"}
     stage = Stage(only(s0l0=4, s0l1=2))
-    placed = stage.schedule([*job(2, notes=notes, name="a"), *job(2, notes=notes, name="b"), *job(2, name="c")])
-    assert by_leaf(placed, "a-0", "a-1") != by_leaf(placed, "b-0", "b-1")
-    assert len(placed) == 6
+    node_by_pod = stage.schedule([*job(2, notes=notes, name="a"), *job(2, notes=notes, name="b"), *job(2, name="c")])
+    assert by_leaf(node_by_pod, "a-0", "a-1") != by_leaf(node_by_pod, "b-0", "b-1")
+    assert len(node_by_pod) == 6
 
 
 def test_apart_without_a_set_is_told():

@@ -25,9 +25,9 @@ def test_a_leader_without_gpus_is_placed_with_its_gang(pods, groups):
     stage = Stage(LAST_LEAF)
     for each in groups:
         stage.group(each)
-    placed = stage.schedule(pods)
-    assert {name[:4] for name in placed.values()} == {"s1l2"}
-    assert len(placed) == 4
+    node_by_pod = stage.schedule(pods)
+    assert {name[:4] for name in node_by_pod.values()} == {"s1l2"}
+    assert len(node_by_pod) == 4
     assert stage.told == []
 
 

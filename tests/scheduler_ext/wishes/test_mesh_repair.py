@@ -11,9 +11,9 @@ MESH = {labels.MESH: "ep=2,dp=2,tp=8"}  # pods 0 and 2 exchange experts, as do 1
 def test_a_lost_pod_returns_to_its_experts():
     stage = Stage(only(s0l0=3, s0l1=3))
     pods = job(4, notes=MESH)
-    placed = dict(stage.schedule(pods))
-    home = placed["g-0"][:4]
-    assert home == placed["g-2"][:4] != placed["g-1"][:4] == placed["g-3"][:4]
+    node_by_pod = dict(stage.schedule(pods))
+    home = node_by_pod["g-0"][:4]
+    assert home == node_by_pod["g-2"][:4] != node_by_pod["g-1"][:4] == node_by_pod["g-3"][:4]
     stage.leave_pod("g-2")
     assert stage.schedule(pods[2:3])["g-2"].startswith(home)
 
@@ -21,8 +21,8 @@ def test_a_lost_pod_returns_to_its_experts():
 def test_two_lost_pods_return_each_to_its_own():
     stage = Stage(only(s0l0=3, s0l1=3))
     pods = job(4, notes=MESH)
-    placed = dict(stage.schedule(pods))
+    node_by_pod = dict(stage.schedule(pods))
     for name in ("g-1", "g-2"):
         stage.leave_pod(name)
     again = stage.schedule(pods[1:3])
-    assert {name: host[:4] for name, host in again.items()} == {name: host[:4] for name, host in placed.items()}
+    assert {name: host[:4] for name, host in again.items()} == {name: host[:4] for name, host in node_by_pod.items()}

@@ -34,9 +34,9 @@ class TestTwoGangs:
 
     def test_they_take_no_room_from_a_gang_that_can_start(self, notes):
         stage = Stage(only(s0l0=3))
-        placed = stage.schedule([*gang("a", 2, notes), *gang("b", 2, notes), *gang("c", 3, {})])
-        assert {name[0] for name in placed} == {"c"}
-        assert len(placed) == 3
+        node_by_pod = stage.schedule([*gang("a", 2, notes), *gang("b", 2, notes), *gang("c", 3, {})])
+        assert {name[0] for name in node_by_pod} == {"c"}
+        assert len(node_by_pod) == 3
 
     def test_once_there_is_room_both_start(self, notes):
         stage = Stage(only(s0l0=3))
@@ -88,8 +88,8 @@ def test_a_number_that_cannot_be_is_told(text):
 
 def test_gangs_of_other_names_go_alone():
     stage = Stage(only(s0l0=3))
-    placed = stage.schedule([*gang("a", 2, OURS), *gang("b", 2, {labels.TOGETHER: "serving"})])
-    assert {name[0] for name in placed} == {"a"}
+    node_by_pod = stage.schedule([*gang("a", 2, OURS), *gang("b", 2, {labels.TOGETHER: "serving"})])
+    assert {name[0] for name in node_by_pod} == {"a"}
 
 
 class TestKueuesPodsetsShareOneDomain:
@@ -103,9 +103,9 @@ class TestKueuesPodsetsShareOneDomain:
         stage = Stage(self.LEADER)
         notes = {**PODSETS, wish: RACK}
         podsets = [gang("leader", 1, notes), gang("workers", 3, notes)]
-        placed = stage.schedule([*podsets[first], *podsets[1 - first]])
-        assert {host[:4] for host in placed.values()} == {"s1l0"}
-        assert len(placed) == 4
+        node_by_pod = stage.schedule([*podsets[first], *podsets[1 - first]])
+        assert {host[:4] for host in node_by_pod.values()} == {"s1l0"}
+        assert len(node_by_pod) == 4
         assert stage.told == []
 
     def test_none_starts_where_no_domain_holds_both(self):
@@ -123,6 +123,6 @@ class TestKueuesPodsetsShareOneDomain:
     def test_a_leader_without_gpus_goes_beside_its_workers(self):
         stage = Stage(only(s0l0=1, s1l0=4))
         notes = {**PODSETS, kueue.REQUIRED: RACK}
-        placed = stage.schedule([*gang("leader", 1, notes, gpus=0), *gang("workers", 3, notes)])
-        assert {host[:4] for host in placed.values()} == {"s1l0"}
-        assert len(placed) == 4
+        node_by_pod = stage.schedule([*gang("leader", 1, notes, gpus=0), *gang("workers", 3, notes)])
+        assert {host[:4] for host in node_by_pod.values()} == {"s1l0"}
+        assert len(node_by_pod) == 4

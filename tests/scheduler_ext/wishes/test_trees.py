@@ -56,19 +56,19 @@ PREFILL_DECODE = {"prefill": (2, "serve", RACK), "decode": (3, "serve", RACK)}
 def test_gangs_of_a_parent_share_its_block_and_each_has_a_rack_of_its_own(first):
     stage = staged({"s0l0": 2, "s1l0": 3, "s1l1": 2}, [composite("serve", 2, level=BLOCK)], PREFILL_DECODE)
     names = [first, *({"prefill", "decode"} - {first})]
-    placed = stage.schedule([each for name in names for each in gang(name, PREFILL_DECODE[name][0])])
-    assert len(placed) == 5
-    assert spans(placed, names, 2) == {"s1"}
-    assert all(len(spans(placed, [name], 4)) == 1 for name in names)
+    node_by_pod = stage.schedule([each for name in names for each in gang(name, PREFILL_DECODE[name][0])])
+    assert len(node_by_pod) == 5
+    assert spans(node_by_pod, names, 2) == {"s1"}
+    assert all(len(spans(node_by_pod, [name], 4)) == 1 for name in names)
     assert reported(stage) == set()
 
 
 def test_without_the_parent_each_goes_where_it_fits():
     groups = {name: (size, None, level) for name, (size, _, level) in PREFILL_DECODE.items()}
     stage = staged({"s0l0": 2, "s1l0": 3, "s1l1": 2}, [], groups)
-    placed = stage.schedule([*gang("prefill", 2), *gang("decode", 3)])
-    assert len(placed) == 5
-    assert spans(placed, groups, 2) == {"s0", "s1"}
+    node_by_pod = stage.schedule([*gang("prefill", 2), *gang("decode", 3)])
+    assert len(node_by_pod) == 5
+    assert spans(node_by_pod, groups, 2) == {"s0", "s1"}
 
 
 def test_neither_starts_where_no_block_holds_both():
@@ -118,10 +118,10 @@ LEAVES = {"a": (1, "left", None), "b": (2, "left", None), "c": (1, "right", None
 
 def test_each_level_of_a_nested_tree_has_its_own_domain():
     stage = staged({"s0l0": 3, "s1l0": 3, "s1l1": 4}, NESTED, LEAVES)
-    placed = stage.schedule([each for name, (size, _, _) in LEAVES.items() for each in gang(name, size)])
-    assert len(placed) == 6
-    assert spans(placed, "abcd", 2) == {"s1"}
-    assert len(spans(placed, "ab", 4)) == len(spans(placed, "cd", 4)) == 1
+    node_by_pod = stage.schedule([each for name, (size, _, _) in LEAVES.items() for each in gang(name, size)])
+    assert len(node_by_pod) == 6
+    assert spans(node_by_pod, "abcd", 2) == {"s1"}
+    assert len(spans(node_by_pod, "ab", 4)) == len(spans(node_by_pod, "cd", 4)) == 1
 
 
 def test_a_nested_group_that_lacks_its_own_minimum_counts_for_nothing():
@@ -161,8 +161,8 @@ def test_a_member_that_comes_back_joins_the_domain_of_the_others():
 )  # fmt: skip
 def test_a_tree_that_is_not_whole_is_reported_and_blocks_nobody(composites, parent, says):
     stage = staged({"s0l0": 4}, composites, {"a": (2, parent, None), "z": (2, None, None)})
-    placed = stage.schedule([*gang("a", 2), *gang("z", 2)])
-    assert len(placed) == 4
+    node_by_pod = stage.schedule([*gang("a", 2), *gang("z", 2)])
+    assert len(node_by_pod) == 4
     assert any(says in detail for detail in reported(stage))
 
 
@@ -170,9 +170,9 @@ def test_a_branch_that_is_too_deep_is_left_out_of_its_tree():
     deep = [composite(f"l{at}", 1, f"l{at - 1}" if at else "set") for at in range(4)]
     groups = {"a": (2, "l3", None), "b": (2, "set", None), "c": (2, "set", None)}  # the oldest is below the branch
     stage = staged({"s0l0": 2, "s1l0": 4}, [composite("set", 2, level=RACK), *deep], groups)
-    placed = stage.schedule([each for name in groups for each in gang(name, 2)])
-    assert len(placed) == 6
-    assert spans(placed, "bc", 4) == {"s1l0"}
+    node_by_pod = stage.schedule([each for name in groups for each in gang(name, 2)])
+    assert len(node_by_pod) == 6
+    assert spans(node_by_pod, "bc", 4) == {"s1l0"}
 
 
 def test_a_level_above_counts_though_the_root_is_not_there():
@@ -220,8 +220,8 @@ def test_groups_beyond_the_limit_follow_the_oldest_into_their_domain():
     assert stage.schedule([*late, *gang(names[0], 1)]) == {}  # of the oldest only one is there
     stage.schedule(gang(names[1], 1))
     stage.schedule(gang(names[0], 1))
-    placed = stage.schedule(late)
-    assert (len(placed), {host[:4] for host in placed.values()}) == (4, {"s1l0"})
+    node_by_pod = stage.schedule(late)
+    assert (len(node_by_pod), {host[:4] for host in node_by_pod.values()}) == (4, {"s1l0"})
 
 
 @pytest.mark.parametrize("value", [7, {}, [], True, "", "x" * 5_000, None])

@@ -32,10 +32,10 @@ def test_where_gangs_go_beside_a_node_without_the_label(pods, open_, groups, rac
     stage = Stage(open_, unlabelled=["s0l0h3"])
     for each in groups:
         stage.group(each, Dialect.KAI)
-    placed = stage.schedule(pods)
-    assert {host[:4] for host in placed.values()} == racks
-    assert len(placed) == (len(pods) if racks else 0)
-    required = [name for name, host in placed.items() if host == "s0l0h3"]
+    node_by_pod = stage.schedule(pods)
+    assert {host[:4] for host in node_by_pod.values()} == racks
+    assert len(node_by_pod) == (len(pods) if racks else 0)
+    required = [name for name, host in node_by_pod.items() if host == "s0l0h3"]
     assert required == [] or not pods[0]["metadata"]["annotations"]
     assert not [notice for notice in stage.told if notice.reason is EventReason.WISH_NOT_KEPT]
 

@@ -232,20 +232,22 @@ EVERY_ROW = [*OURS, *KUEUE, *VOLCANO, *KOORDINATOR, *SETS, *NATIVE, *OTHERS]
 
 def landed(lands, stage, size):
     """True if the pods lie as one word of the table says."""
-    placed = stage.placed
+    node_by_pod = stage.placed
     what, _, counts = lands.partition(" ")
     if lands == "no opinion":
-        return not placed and all(kept > 1 for kept in stage.refused.values())
+        return not node_by_pod and all(kept > 1 for kept in stage.refused.values())
     if "apart" in lands:
         by_job = Counter(
-            (name.rsplit("-", 1)[0], host[: 4 if what == "leaves" else 2]) for name, host in placed.items()
+            (name.rsplit("-", 1)[0], host[: 4 if what == "leaves" else 2]) for name, host in node_by_pod.items()
         )
         domains = [domain for _, domain in by_job]
-        return len(placed) == size and len(domains) == len(set(domains)) and set(by_job.values()) == {int(lands[-1])}
+        return (
+            len(node_by_pod) == size and len(domains) == len(set(domains)) and set(by_job.values()) == {int(lands[-1])}
+        )
     if counts[:1].isdigit():
-        found = leaves(placed) if what == "leaves" else hosts(placed)
+        found = leaves(node_by_pod) if what == "leaves" else hosts(node_by_pod)
         return found == [int(each) for each in counts.split("+")]
-    return LANDS[lands](placed, size)
+    return LANDS[lands](node_by_pod, size)
 
 
 @pytest.mark.parametrize(("pods", "lands", "taken", "groups", "told", "bad"), EVERY_ROW)
@@ -269,8 +271,8 @@ def test_what_is_not_kept_is_told_once_a_gang():
 
 def test_slices_are_runs_of_neighbouring_ranks():
     stage = Stage({"s0l0h0": 8})
-    placed = stage.schedule(job(8, notes={kueue.SLICE_LEVEL: RACK, kueue.SLICE_SIZE: "4"}))
-    runs = [placed[f"g-{at}"][:4] for at in range(8)]
+    node_by_pod = stage.schedule(job(8, notes={kueue.SLICE_LEVEL: RACK, kueue.SLICE_SIZE: "4"}))
+    runs = [node_by_pod[f"g-{at}"][:4] for at in range(8)]
     assert sum(one != other for one, other in pairwise(runs)) == 1
 
 

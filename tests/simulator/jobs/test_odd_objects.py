@@ -96,16 +96,16 @@ async def run_honest(made):
 @pytest.mark.parametrize(("path", "odd"), ODD)
 @pytest.mark.parametrize("processes", [False, True], ids=["played", "with processes"])
 async def test_an_odd_object_is_its_own_trouble_and_others_run(tmp_path, path, odd, processes):
-    async with asyncio.timeout(20), local_cluster(pace=PACE, processes=tmp_path if processes else None) as made:
-        await made.add_nodes(generate_nodes(2), 8)
-        await made.run_jobs()
-        made.schedule(SchedulerSettings(backoff_s=(0.01, 0.05)))
+    async with asyncio.timeout(20), local_cluster(pace=PACE, processes=tmp_path if processes else None) as local:
+        await local.add_nodes(generate_nodes(2), 8)
+        await local.run_jobs()
+        local.schedule(SchedulerSettings(backoff_s=(0.01, 0.05)))
         with contextlib.suppress(ApiError):  # refused is as good
-            await made.api.call("POST", path, odd)
-        await run_honest(made)
+            await local.api.call("POST", path, odd)
+        await run_honest(local)
         with contextlib.suppress(ApiError):
-            await made.api.call("DELETE", f"{path}/odd")
-        assert made.background.fault() == ""
+            await local.api.call("DELETE", f"{path}/odd")
+        assert local.background.fault() == ""
 
 
 @pytest.mark.parametrize("status", [
@@ -115,15 +115,15 @@ async def test_an_odd_object_is_its_own_trouble_and_others_run(tmp_path, path, o
     pytest.param({"succeeded": "all"}, id="a count in words"),
 ])  # fmt: skip
 async def test_an_odd_status_of_a_job_is_its_own_trouble(status):
-    async with asyncio.timeout(20), local_cluster(pace=PACE) as made:
-        await made.add_nodes(generate_nodes(2), 8)
-        await made.run_jobs()
-        made.schedule(SchedulerSettings(backoff_s=(0.01, 0.05)))
-        await made.api.call("POST", JOBS, batch_job({**INDEXED, "suspend": True}))
+    async with asyncio.timeout(20), local_cluster(pace=PACE) as local:
+        await local.add_nodes(generate_nodes(2), 8)
+        await local.run_jobs()
+        local.schedule(SchedulerSettings(backoff_s=(0.01, 0.05)))
+        await local.api.call("POST", JOBS, batch_job({**INDEXED, "suspend": True}))
         with contextlib.suppress(ApiError):
-            await made.api.call("PATCH", f"{JOBS}/odd/status", {"status": status}, "application/merge-patch+json")
-        await run_honest(made)
-        assert made.background.fault() == ""
+            await local.api.call("PATCH", f"{JOBS}/odd/status", {"status": status}, "application/merge-patch+json")
+        await run_honest(local)
+        assert local.background.fault() == ""
 
 
 @pytest.mark.parametrize(("owner", "missing"), [
@@ -131,6 +131,6 @@ async def test_an_odd_status_of_a_job_is_its_own_trouble(status):
     pytest.param({"apiVersion": "v1", "kind": "Job", "name": "odd"}, "uid", id="without a uid"),
 ])  # fmt: skip
 async def test_an_owner_that_is_not_whole_is_refused_as_by_kubernetes(owner, missing):
-    async with local_cluster() as made:
+    async with local_cluster() as local:
         with pytest.raises(ApiError, match=rf"422 .*ownerReferences\[0\]\.{missing}: Required value"):
-            await made.api.call("POST", PODS, pod(owners=[owner]))
+            await local.api.call("POST", PODS, pod(owners=[owner]))

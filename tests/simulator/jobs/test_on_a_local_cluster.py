@@ -62,11 +62,11 @@ class Cluster:
 @pytest_asyncio.fixture
 async def cluster(tmp_path):
     pace = Pace(pull_s=0.01, stop_s=0.01, restart_s=0.01)
-    async with local_cluster(tmp_path / "kubeconfig", pace=pace, processes=tmp_path / "pods") as made:
-        await made.add_nodes(generate_nodes(2), 8)
-        await made.run_jobs()
-        made.schedule(SchedulerSettings(backoff_s=(0.05, 0.2)))
-        yield Cluster(made)
+    async with local_cluster(tmp_path / "kubeconfig", pace=pace, processes=tmp_path / "pods") as local:
+        await local.add_nodes(generate_nodes(2), 8)
+        await local.run_jobs()
+        local.schedule(SchedulerSettings(backoff_s=(0.05, 0.2)))
+        yield Cluster(local)
 
 
 def phase(job):

@@ -160,9 +160,9 @@ def test_plugins_give_names_and_variables():
 
 
 def test_it_goes_when_its_time_after_the_end_is_over():
-    made = job(phase="Completed", ttlSecondsAfterFinished=5)
-    made["status"]["state"]["lastTransitionTime"] = "2027-01-15T08:00:00Z"
-    at = Hand(lambda at: volcano_job.reconcile_job(at.job, [], None, at.now_s), made)
+    one_job = job(phase="Completed", ttlSecondsAfterFinished=5)
+    one_job["status"]["state"]["lastTransitionTime"] = "2027-01-15T08:00:00Z"
+    at = Hand(lambda at: volcano_job.reconcile_job(at.job, [], None, at.now_s), one_job)
     assert at.once().requeue_at_s == NOW_S + 5
     at.now_s += 5
     at.once()

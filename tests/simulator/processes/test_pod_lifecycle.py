@@ -38,15 +38,15 @@ def start_all(life, now_s=0.0):
 
 def test_init_containers_start_one_after_another_and_then_all_others():
     life = new_lifecycle(pod(inits=("i1", "side", "i2"), mains=("a", "b")))
-    seen = []
+    records = []
     for _ in range(4):
         due = starts_due(life, 0)
-        seen.append(due)
+        records.append(due)
         life = start_all(life)
         for name in due:
             if life.container(name).role is ContainerRole.INIT:
                 life = record_end(life, name, 0, 1)
-    assert seen == [["i1"], ["side"], ["i2"], ["a", "b"]]
+    assert records == [["i1"], ["side"], ["i2"], ["a", "b"]]
     assert phase(life) == "Running"
 
 

@@ -91,10 +91,10 @@ class Pods:
 
 @pytest_asyncio.fixture
 async def pods(tmp_path):
-    async with local_cluster(tmp_path / "kubeconfig", pace=PACE, processes=tmp_path / "pods") as made:
-        await made.add_nodes(generate_nodes(2), 8)
-        made.schedule(SchedulerSettings())
-        yield Pods(made)
+    async with local_cluster(tmp_path / "kubeconfig", pace=PACE, processes=tmp_path / "pods") as local:
+        await local.add_nodes(generate_nodes(2), 8)
+        local.schedule(SchedulerSettings())
+        yield Pods(local)
 
 
 def running(word):

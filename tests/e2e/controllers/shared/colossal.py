@@ -29,12 +29,12 @@ def with_sshds_folder(raw, env=()):
 
 async def phases(api, name, last):
     """Follow a job's phase until it is this one, or the job has failed; each that was seen, in order."""
-    seen = []
+    records = []
     async for _, now in api.changes(JOBS):
         if now.obj.get("metadata", {}).get("name") == name and (status := now.obj.get("status")):
-            seen.append(status["phase"])
+            records.append(status["phase"])
             if status["phase"] in (last, "Failed"):
-                return [phase for phase, _ in groupby(seen)]
+                return [phase for phase, _ in groupby(records)]
     raise AssertionError("a watch does not end")
 
 

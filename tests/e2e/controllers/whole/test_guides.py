@@ -154,13 +154,13 @@ async def test_the_guides_msjob_trains_through_the_address_of_its_scheduler(worl
     names = ["widedeep-example-scheduler-0", *pods("widedeep-example", 4)]
     await world.there(folders["msjob-dataparallel"] / "trained", names, within_s=300.0)
     job = await world.condition("widedeep-example", "Succeeded", PATHS["msjob-dataparallel"], within_s=180.0)
-    told = json.loads((folders["msjob-dataparallel"] / "trained").read_text())
-    assert told["world"] == 4
-    assert told["last"] < 0.01 * told["first"]
+    document = json.loads((folders["msjob-dataparallel"] / "trained").read_text())
+    assert document["world"] == 4
+    assert document["last"] < 0.01 * document["first"]
     services = (await world.api.call("GET", "/api/v1/namespaces/default/services"))["items"]
     mine = {each["metadata"]["name"]: each["spec"]["clusterIP"] for each in services}
     assert {name for name in mine if name.startswith("widedeep-")} == {names[0]}
-    assert told["host"] == mine[names[0]]
+    assert document["host"] == mine[names[0]]
     assert "Running" not in conditions(job)
 
 
@@ -168,10 +168,10 @@ async def test_the_guides_msjob_trains_through_the_address_of_its_scheduler(worl
 async def test_the_guides_volcano_job_trains_to_its_end(world, folders):
     names = pods("volcano-example", 4)
     await world.there(folders["volcanojob"] / "trained", names, within_s=300.0)
-    told = json.loads((folders["volcanojob"] / "trained").read_text())
-    assert told["losses"][1] < 0.01 * told["losses"][0]
-    assert (told["world"], told["index"]) == (4, "0")
-    assert told["hosts"] == told["file"] == [f"{name}.volcano-example" for name in names]
+    document = json.loads((folders["volcanojob"] / "trained").read_text())
+    assert document["losses"][1] < 0.01 * document["losses"][0]
+    assert (document["world"], document["index"]) == (4, "0")
+    assert document["hosts"] == document["file"] == [f"{name}.volcano-example" for name in names]
     async with asyncio.timeout(60.0):
         async for _, now in world.api.changes(PATHS["volcanojob"]):
             status = now.obj.get("status") or {}
@@ -187,11 +187,11 @@ async def test_the_guides_colossalaijob_trains_on_every_rank_by_ssh(world, folde
     names = ["colossalai-example-launcher", *pods("colossalai-example", 2)]
     trained = folders["claim"] / "trained"
     await world.there(trained, names, within_s=300.0)
-    told = json.loads(await asyncio.to_thread(trained.read_text))
-    assert told["last"] < 0.01 * told["first"]
-    assert [each["host"] for each in told["ranks"]] == [names[1], names[1], names[2], names[2]]
+    document = json.loads(await asyncio.to_thread(trained.read_text))
+    assert document["last"] < 0.01 * document["first"]
+    assert [each["host"] for each in document["ranks"]] == [names[1], names[1], names[2], names[2]]
     wanted = {"DIRECT": "told", "SECRET": "hidden", "HARD": HARD, "LOCAL_WORLD_SIZE": "2"}
-    assert all(wanted.items() <= each.items() for each in told["ranks"])
+    assert all(wanted.items() <= each.items() for each in document["ranks"])
     seen = await colossal.within(world, names, world.phases)
     assert seen[-2:] == ["Running", "Succeeded"], world.log(names[0])
     assert await colossal.names(world.api, "colossalai-example") == names

@@ -75,9 +75,9 @@ def test_a_worker_finds_its_own_arenas_by_local_rank(tmp_path):
     for other in (replace(OURS, run="run-2"), replace(OURS, worker="w-1")):
         made(tmp_path, other)
     (tmp_path / "turnout-readme").write_text("of no concern")
-    told = []
-    assert [found.path for found in find(tmp_path, "run", "w-0", told.append)] == [first, second]
-    assert told == []
+    events = []
+    assert [found.path for found in find(tmp_path, "run", "w-0", events.append)] == [first, second]
+    assert events == []
 
 
 @pytest.mark.parametrize(
@@ -120,9 +120,9 @@ def test_an_arena_of_a_newer_format_is_told_from_a_broken_one(tmp_path):
 
 
 def test_a_folder_that_is_not_there_has_no_arenas(tmp_path):
-    told = []
-    assert find(tmp_path / "nowhere", "run", "w-0", told.append) == []
-    assert "cannot be read" in told[0]
+    events = []
+    assert find(tmp_path / "nowhere", "run", "w-0", events.append) == []
+    assert "cannot be read" in events[0]
 
 
 def test_left_over_is_what_nobody_uses_of_another_run_or_boot(tmp_path):

@@ -41,8 +41,8 @@ def run(folder, tasks):
     )
     found = [[None] * task["world"] for task in tasks]
     for line in filter(lambda line: line.startswith("{"), done.stdout.splitlines()):
-        told = json.loads(line)
-        found[told["task"]][told["rank"]] = told
+        document = json.loads(line)
+        found[document["task"]][document["rank"]] = document
     assert all(all(ranks) for ranks in found), done.stderr[-3000:]
     return found
 

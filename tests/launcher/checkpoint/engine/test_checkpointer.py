@@ -172,16 +172,16 @@ def test_what_was_prepared_is_all_that_a_hundred_saves_take(make, memory, tmp_pa
 def test_storage_that_fails_is_told_and_training_goes_on_from_memory(make, tmp_path):
     (tmp_path / "file").touch()
     checkpoints = make(tmp_path / "file" / "checkpoints")
-    told = []
-    checkpoints.on_failure = lambda step, why: told.append((step, why))
+    events = []
+    checkpoints.on_failure = lambda step, why: events.append((step, why))
     for step in (1, 2):
         checkpoints.save(step, training(step))
     checkpoints.wait()
-    until(lambda: len(told) == 2)
+    until(lambda: len(events) == 2)
     seen = checkpoints.stats()
-    assert [step for step, _ in told] == [1, 2]
+    assert [step for step, _ in events] == [1, 2]
     assert (seen.failures, seen.persisted, seen.hashed) == (2, -1, 2)
-    assert seen.why == told[-1][1] != ""
+    assert seen.why == events[-1][1] != ""
     assert same(training(2), checkpoints.load().state)
 
 
@@ -358,15 +358,15 @@ def test_a_broken_named_step_is_an_error_unless_the_rank_reads_alone(beside, tmp
 
 def test_saves_overtake_where_storage_hangs_and_none_is_lost_from_memory(beside, tmp_path):
     """The first is written for as long as the test lasts: none of the others has to wait for it for long."""
-    told = []
+    events = []
     checkpoints = beside(tmp_path, daemon={"TURNOUT_PERSIST_BYTES_S": "1"})
-    checkpoints.on_failure = lambda step, why: told.append(step)
+    checkpoints.on_failure = lambda step, why: events.append(step)
     large = training(0) | {"more": bytes(2 << 20)}
     checkpoints.save(1, large)
     until(lambda: list(tmp_path.glob("step-*/.*.tmp")))
     for step in (2, 3, 4, 5):
         checkpoints.save(step, training(step))
-    until(lambda: told == [2, 3])
+    until(lambda: events == [2, 3])
     found = checkpoints.stats()
     assert (found.overtaken, found.failures, found.in_flight, found.sealed) == (2, 0, 3, 5)
     assert found.waited_s >= 1

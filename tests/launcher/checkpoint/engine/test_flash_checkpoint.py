@@ -133,15 +133,15 @@ def test_random_states_of_numpy_come_back_from_a_file_too(flash, tmp_path):  # D
 def test_a_hundred_saves_leave_as_much_memory_as_three(flash, memory, tmp_path, daemons):  # DL-47
     state = {"model": {f"w{at}": torch.ones(1 << 18) for at in range(16)}}  # 16 MiB
     checkpoints = flash(tmp_path)
-    seen = []
+    records = []
     for step in range(100):
         checkpoints.save_checkpoint(step, state, storage_type=MEMORY)
         if step in (9, 99):
             checkpoints.wait_latest_checkpoint()
             arenas = list(memory.glob("*.arena"))
             blocks = sum(each.stat().st_blocks for each in arenas)
-            seen.append((len(arenas), blocks, resident(os.getpid()), resident(*daemons())))
-    (one, blocks, own, kept), (one_still, blocks_still, own_later, kept_later) = seen
+            records.append((len(arenas), blocks, resident(os.getpid()), resident(*daemons())))
+    (one, blocks, own, kept), (one_still, blocks_still, own_later, kept_later) = records
     assert (one, one_still) == (1, 1)
     assert blocks_still == blocks <= 3 * (17 << 20) // 512
     assert own_later - own < 16 << 20  # less than one state more, after ninety

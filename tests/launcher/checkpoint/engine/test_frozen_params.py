@@ -168,14 +168,14 @@ WRITES = {
 @settings(max_examples=scaled(12), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(writes=st.lists(st.sampled_from(sorted(WRITES)), min_size=3, max_size=10))
 def test_what_is_loaded_is_what_was_saved_or_it_was_told(make, tmp_path_factory, writes):
-    told = []
+    events = []
     checkpoints, state = make(tmp_path_factory.mktemp("checkpoints"), frozen=is_frozen), lora()
-    checkpoints.on_failure = lambda step, why: told.append(why)
+    checkpoints.on_failure = lambda step, why: events.append(why)
     for step, write in enumerate(writes, 1):
         WRITES[write](state)
         checkpoints.save(step, state, disk=False)
         found = checkpoints.load()
         fresh = found is not None and found.step == step
-        assert same(state, found.state) if fresh else told
-    assert not told or "silently" in writes
+        assert same(state, found.state) if fresh else events
+    assert not events or "silently" in writes
     checkpoints.close()

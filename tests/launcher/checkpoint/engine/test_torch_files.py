@@ -20,9 +20,9 @@ def save(folder, name, step):
 
 def found(folder):
     """The step that is loaded, and what was told on the way."""
-    told = []
-    loaded = load_newest(folder, lambda word, fields: told.append(fields["step"]))
-    return (loaded and loaded[1]["step"]), told
+    events = []
+    loaded = load_newest(folder, lambda word, fields: events.append(fields["step"]))
+    return (loaded and loaded[1]["step"]), events
 
 
 def names(folder):

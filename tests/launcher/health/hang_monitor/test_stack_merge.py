@@ -26,9 +26,9 @@ ENDED = write("", "", "", "the process has ended")
 
 
 def merged(folder, stacks, world=4, why=None):
-    said = []
-    merging = StackMerge(HangPolicy(folder=str(folder)), lambda what, fields: said.append((what, fields)))
-    return asyncio.run(merging.merge(MergeStacks(7, world, stacks, why or {}))), said
+    messages = []
+    merging = StackMerge(HangPolicy(folder=str(folder)), lambda what, fields: messages.append((what, fields)))
+    return asyncio.run(merging.merge(MergeStacks(7, world, stacks, why or {}))), messages
 
 
 @pytest.mark.parametrize(
@@ -55,8 +55,8 @@ def test_whom_the_others_wait_for(tmp_path, odd, apart):
 def test_files_of_every_rank_and_of_the_whole_lie_in_the_folder(tmp_path):
     merged(tmp_path / "stacks", {0: pack(WAITS), 1: pack(SLEEPS)}, 3, {2: "it did not answer"})
     assert (tmp_path / "stacks" / "00001-00003.stacktrace").read_bytes() == SLEEPS
-    told = json.loads((tmp_path / "stacks" / "stacks.json").read_text())
-    assert (told["silent"], told["why_silent"]) == ("2", {"it did not answer": "2"})
+    document = json.loads((tmp_path / "stacks" / "stacks.json").read_text())
+    assert (document["silent"], document["why_silent"]) == ("2", {"it did not answer": "2"})
 
 
 def test_an_unwritable_folder_is_told_and_the_hang_is_dealt_with(tmp_path):

@@ -66,13 +66,13 @@ class Server:
 
 async def written(server, folder, *judged):
     """Write the annotation, and give what the agent logs of it."""
-    told = []
+    events = []
     pod, config = PodIdentity("team", "bert-3", "u-1"), server.kubeconfig(folder / "config")
-    own = OwnPod(pod, "gpu-7", lambda what, fields: told.append((what, fields)), config, again_s=0.01)
+    own = OwnPod(pod, "gpu-7", lambda what, fields: events.append((what, fields)), config, again_s=0.01)
     for each in judged:
         own.write_finding(each, Report(compute_s=0.5))
     await own.close()
-    return told
+    return events
 
 
 @pytest.mark.asyncio

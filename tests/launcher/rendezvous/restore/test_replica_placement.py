@@ -117,8 +117,8 @@ def test_one_buddy_at_least_is_under_another_switch_whenever_that_can_be(members
     each = min(replicas, len(members) - 1)
     for id_, path in members:
         for depth in range(1, len(path) + 1):
-            held = sum(under(path[:depth], other) for _, other in members)
-            if held <= each * (len(members) - held):
+            gpus_total = sum(under(path[:depth], other) for _, other in members)
+            if gpus_total <= each * (len(members) - gpus_total):
                 assert not under(path[:depth], path_of[kept[id_][0]])
 
 

@@ -72,12 +72,12 @@ class Caller:
 
 @asynccontextmanager
 async def listening(token=TOKEN):
-    said = []
-    host, listener = Host(), Listener(token, RUN, lambda what, fields: said.append(what))
+    messages = []
+    host, listener = Host(), Listener(token, RUN, lambda what, fields: messages.append(what))
     listener.lead(host)
     port = await listener.open("127.0.0.1", 0)
     try:
-        yield port, host, said
+        yield port, host, messages
     finally:
         await listener.close()
 
