@@ -54,11 +54,11 @@ class Proxy:
     async def _pass(self, reader, writer):
         if not self._open:
             return
-        there, back = await asyncio.open_connection(self._behind.hostname, self._behind.port)
+        their_reader, back = await asyncio.open_connection(self._behind.hostname, self._behind.port)
         async with closed(back):
             if not self._open:
                 return
-            task = asyncio.gather(copy(reader, back), copy(there, writer, lambda: self.late_s))
+            task = asyncio.gather(copy(reader, back), copy(their_reader, writer, lambda: self.late_s))
             self._passing.add(task)
             with contextlib.suppress(asyncio.CancelledError, ConnectionError):
                 await task

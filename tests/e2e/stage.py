@@ -85,24 +85,24 @@ class Stage:
         async with self.plane.api() as api:
             return await api.until(path, cluster.bound(size), within_s)
 
-    def leaves(self, placed):
+    def leaves(self, node_by_pod):
         """How many pods each leaf got."""
-        return Counter(self.leaf[self.ip_of[node]] for node in placed.values())
+        return Counter(self.leaf[self.ip_of[node]] for node in node_by_pod.values())
 
-    def ring(self, placed):
+    def ring(self, node_by_pod):
         """Return the cost on the real fabric of a ring over the pods' indices."""
         fabric = build(read_map({"topology_config": self.text}).entries)
-        by_rank = sorted(placed.items(), key=lambda item: int(item[0].rsplit("-", 1)[1]))
+        by_rank = sorted(node_by_pod.items(), key=lambda item: int(item[0].rsplit("-", 1)[1]))
         return ring_cost(fabric, [fabric.id_of_host[self.ip_of[node]] for _, node in by_rank])
 
     async def events(self, reason, within_s=60.0, namespace="default"):
         """Wait for an Event with this reason."""
 
-        def seen(events):
+        def matching_events(events):
             return [event for event in events if event["reason"] == reason]
 
         async with self.plane.api() as api:
-            return await api.until(f"/api/v1/namespaces/{namespace}/events", seen, within_s)
+            return await api.until(f"/api/v1/namespaces/{namespace}/events", matching_events, within_s)
 
     def view(self, name="extender"):
         """The extender's own account of the world."""

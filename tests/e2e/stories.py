@@ -19,15 +19,15 @@ async def tempt(stage, free_leaf_at=5):
     by_leaf: dict[str, list[str]] = {}
     for node, ip in sorted(stage.ip_of.items()):
         by_leaf.setdefault(stage.leaf[ip], []).append(node)
-    whole = sorted(by_leaf)[free_leaf_at]
+    free_leaf = sorted(by_leaf)[free_leaf_at]
     strangers = [
         cluster.make_pod(f"stranger-{node}", 8, nodeName=node)
         for at, (leaf, nodes) in enumerate(sorted(by_leaf.items()))
-        if leaf != whole
+        if leaf != free_leaf
         for node in nodes[: 1 + at % 5]
     ]
     await stage.submit(*strangers)
-    return whole
+    return free_leaf
 
 
 async def fill(stage, left):

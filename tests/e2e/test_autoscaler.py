@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.e2e.autoscaler.lending import AT_ONCE, JOBS, PODS, elastic, here, runs, start_around, start_autoscaler
+from tests.e2e.autoscaler.lending import AT_ONCE, JOBS, PODS, elastic, pods_bound, runs, start_around, start_autoscaler
 from tests.kit import cluster
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio]
@@ -23,7 +23,7 @@ async def test_an_indexed_job_fills_an_idle_leaf_gives_back_and_grows_again(stag
     stage.plane.restart_apiserver()
     await stage.submit(cluster.indexed_job("b", 3, gpus=2))
     async with stage.plane.api() as api:
-        await api.until(PODS, here("b", 3), 60.0)
+        await api.until(PODS, pods_bound("b", 3), 60.0)
         await api.call("DELETE", f"{JOBS}/b?propagationPolicy=Background")
     await runs(stage, a=4, c=4)
 

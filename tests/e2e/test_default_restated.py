@@ -21,27 +21,27 @@ DRAWS = 10  # of the restatement a run, whose dice can be thrown anew
 
 def strangers(nodes, dice):
     """Pods that fill the nodes unevenly, each bound by hand."""
-    made = []
+    nodes_of_strangers = []
     for at, node in enumerate(nodes):
         pod = cluster.make_pod(f"stranger-{at}", dice.choice([0, 0, 2, 6]), nodeName=node)
         room = pod["spec"]["containers"][0]["resources"]
         for kind in ("requests", "limits"):
             room[kind] |= {"cpu": str(dice.randint(1, 60)), "memory": f"{dice.randint(1, 600)}Gi"}
         pod["spec"]["containers"][0]["resources"] = {"requests": room["requests"], "limits": room["requests"]}
-        made.append(pod)
-    return made
+        nodes_of_strangers.append(pod)
+    return nodes_of_strangers
 
 
-def restated(nodes, taken, gang, dice):
+def restated(nodes, busy_nodes, gang, dice):
     """Place the gang with the restatement, and return {pod: node}."""
     state = Cluster()
     for each in nodes:
         state.put_node(each)
-    for at, pod in enumerate(taken):
-        state.place(pod_info_of(seen(pod, f"s{at}")), pod["spec"]["nodeName"])
+    for at, pod in enumerate(busy_nodes):
+        state.place(pod_info_of(member_of(pod, f"s{at}")), pod["spec"]["nodeName"])
     node_by_pod, cursor = {}, Cursor()
     for pod in gang:
-        want = pod_info_of(seen(pod, pod["metadata"]["name"]))
+        want = pod_info_of(member_of(pod, pod["metadata"]["name"]))
         outcome = schedule_without_extender(state, want, cursor, dice)
         assert isinstance(outcome, Chosen)
         state.place(want, outcome.node)
@@ -49,7 +49,7 @@ def restated(nodes, taken, gang, dice):
     return node_by_pod
 
 
-def seen(pod, uid):
+def member_of(pod, uid):
     read = msgspec.json.decode(msgspec.json.encode(pod), type=Pod)
     read.metadata.uid = uid
     return read
@@ -63,15 +63,15 @@ async def test_its_mean_ring_cost_is_within_a_tenth_of_the_real_schedulers(stage
     async with stage.plane.api() as api:
         nodes = msgspec.json.decode(msgspec.json.encode((await api.get("/api/v1/nodes"))["items"]), type=list[Node])
         for run in range(RUNS):
-            taken = strangers(sorted(stage.ip_of), random.Random(run))
-            await api.create_all(taken)
+            busy_nodes = strangers(sorted(stage.ip_of), random.Random(run))
+            await api.create_all(busy_nodes)
             gang = cluster.volcano_gang(f"g{run}", SIZE, GPUS)
             for pod in gang:
                 await api.create(pod)
             node_by_pod = await api.until(f"{PODS}?labelSelector=gang%3Dg{run}", cluster.bound(SIZE))
             costs["real"].append(stage.ring(node_by_pod).total)
             dice = random.Random(run)
-            costs["restated"] += [stage.ring(restated(nodes, taken, gang, dice)).total for _ in range(DRAWS)]
+            costs["restated"] += [stage.ring(restated(nodes, busy_nodes, gang, dice)).total for _ in range(DRAWS)]
             await api.call("DELETE", PODS)
             await api.until(PODS, lambda pods: not pods)
     print({name: (round(mean(each), 2), each) for name, each in costs.items()})

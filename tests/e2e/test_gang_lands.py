@@ -75,9 +75,9 @@ async def test_a_mixed_gang_lands_under_one_leaf_and_its_cpu_master_is_untouched
     stage.start_scheduler()
     required = {labels.TOPOLOGY: "required"}
     master = cluster.koordinator_gang("bert", 1, minimum=6, gpus=0, notes=required)
-    whole = cluster.koordinator_gang("bert", 4, minimum=6, gpus=8, notes=required)[1:]
+    gpu_pods = cluster.koordinator_gang("bert", 4, minimum=6, gpus=8, notes=required)[1:]
     halves = cluster.koordinator_gang("bert", 6, minimum=6, gpus=4, notes=required)[4:]
-    await stage.submit(*halves, *master, *whole)
+    await stage.submit(*halves, *master, *gpu_pods)
     node_by_pod = await stage.landed("bert", 6)
     workers = {pod: node for pod, node in node_by_pod.items() if pod != "bert-0"}
     assert len(stage.leaves(workers)) == 1

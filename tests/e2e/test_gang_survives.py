@@ -71,12 +71,12 @@ async def test_calls_that_alternate_between_two_replicas_give_one_leaf(stage):
     await stage.build()
     free_leaf = await tempt(stage)
     ports = [stage.start_extender("extender"), stage.start_extender("another")]
-    async with alternating(ports) as (port, asked):
+    async with alternating(ports) as (port, counts):
         stage.start_scheduler(port)
         await stage.submit(*cluster.koordinator_gang("bert", 8))
         node_by_pod = await stage.landed("bert", 8)
     assert set(stage.leaves(node_by_pod)) == {free_leaf}
-    assert min(asked) >= 3
+    assert min(counts) >= 3
 
 
 async def test_a_stranger_on_a_planned_host_sends_the_rest_to_the_next_leaf_only(stage):
@@ -129,7 +129,7 @@ async def refused_behind_a_proxy(stage, folder):
         await stage.landed("old", 2, within_s=15)
         await stage.submit(*cluster.koordinator_gang("new", 4))
         async with stage.plane.api() as api:
-            await api.until(f"{PODS}?labelSelector=gang%3Dnew", told(4, "2 NoRoom: 4 pods must start together"))
+            await api.until(f"{PODS}?labelSelector=gang%3Dnew", refusal_of(4, "2 NoRoom: 4 pods must start together"))
         yield proxy
 
 
@@ -137,7 +137,7 @@ async def test_a_gang_refused_while_a_watch_was_down_lands_once_it_is_back(stage
     async with refused_behind_a_proxy(stage, tmp_path) as proxy, stage.plane.api() as api:
         proxy.shut()
         await remove(stage, "old", 2)  # the scheduler sees it, the extender does not
-        await api.until(f"{PODS}?labelSelector=gang%3Dnew", told(4, "4 OldView at "))
+        await api.until(f"{PODS}?labelSelector=gang%3Dnew", refusal_of(4, "4 OldView at "))
         assert await bound_now(stage, "new") == {}
         proxy.open()
         assert len(await stage.landed("new", 4)) == 4
@@ -151,16 +151,18 @@ async def test_a_gang_refused_by_a_view_behind_the_schedulers_lands_all_the_same
         assert len(await stage.landed("new", 4)) == 4
 
 
-def told(count, why):
+def refusal_of(count, why):
     """Return a question to pods: True if `count` of them wait for this reason, as the scheduler was told."""
     return lambda pods: (
         sum(why in c.get("message", "") for p in pods for c in p["status"].get("conditions", [])) == count
     )
 
 
-async def take_a_free_host(stage, leaf, placed):
+async def take_a_free_host(stage, leaf, node_by_pod):
     """A stranger takes a host of a leaf that nobody is bound to, past every scheduler."""
-    free = [node for node, ip in sorted(stage.ip_of.items()) if stage.leaf[ip] == leaf and node not in placed.values()]
+    free = [
+        node for node, ip in sorted(stage.ip_of.items()) if stage.leaf[ip] == leaf and node not in node_by_pod.values()
+    ]
     await stage.submit(cluster.make_pod("intruder", 8, nodeName=free[0], marks={"who": "intruder"}))
     await landed_where(stage, "who%3Dintruder", 1)
     await stage.eventually(lambda: stage.view()["pods"] > 0)
@@ -169,12 +171,12 @@ async def take_a_free_host(stage, leaf, placed):
 @contextlib.asynccontextmanager
 async def alternating(ports):
     """A proxy that hands each call to the next of some extenders. Gives its port and how often each was asked."""
-    turn, asked = itertools.cycle(range(len(ports))), [0] * len(ports)
+    turn, counts = itertools.cycle(range(len(ports))), [0] * len(ports)
     async with aiohttp.ClientSession() as session:
 
         async def hand_on(request):
             at = next(turn)
-            asked[at] += 1
+            counts[at] += 1
             url = f"http://127.0.0.1:{ports[at]}{request.path}"
             async with session.post(url, data=await request.read(), headers={"Content-Type": "application/json"}) as it:
                 return web.Response(body=await it.read(), status=it.status, content_type="application/json")
@@ -186,6 +188,6 @@ async def alternating(ports):
         try:
             site = web.TCPSite(runner, "127.0.0.1", 0)
             await site.start()
-            yield runner.addresses[0][1], asked
+            yield runner.addresses[0][1], counts
         finally:
             await runner.cleanup()

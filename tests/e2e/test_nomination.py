@@ -25,8 +25,8 @@ OLDER_AND_LONG = pytest.param(*EMULATED[1].values, id=EMULATED[1].id, marks=pyte
 def nominations(pods):
     """{pod: node} of the pods that are nominated and wait."""
     waiting = [p for p in pods if not p["spec"].get("nodeName")]
-    told = {p["metadata"]["name"]: p["status"].get("nominatedNodeName") for p in waiting}
-    return {name: node for name, node in told.items() if node}
+    node_by_pod = {p["metadata"]["name"]: p["status"].get("nominatedNodeName") for p in waiting}
+    return {name: node for name, node in node_by_pod.items() if node}
 
 
 def nominated(count, but=()):
@@ -34,24 +34,28 @@ def nominated(count, but=()):
     `but`.
     """
 
-    def seen(pods):
+    def nominations_of_pods(pods):
         nominations_now = nominations(pods)
         return (
             nominations_now if len(nominations_now) >= count and not set(nominations_now.values()) & set(but) else None
         )
 
-    return seen
+    return nominations_of_pods
 
 
 def told_their_place(count):
     """Return a question to a list of pods, answered {pod: path} once `count` of them carry a switch path."""
 
-    def seen(pods):
+    def paths_of_pods(pods):
         notes = {p["metadata"]["name"]: p["metadata"].get("annotations", {}) for p in pods}
-        paths = {name: told[labels.SWITCH_PATH] for name, told in notes.items() if labels.SWITCH_PATH in told}
+        paths = {
+            name: annotations[labels.SWITCH_PATH]
+            for name, annotations in notes.items()
+            if labels.SWITCH_PATH in annotations
+        }
         return paths if len(paths) >= count else None
 
-    return seen
+    return paths_of_pods
 
 
 def nothing_nominated(pods):
@@ -123,13 +127,13 @@ async def test_a_nomination_of_somebody_else_is_never_overwritten(stage):
         path = f"{PODS}/bert-3/status?fieldManager=somebody"
         await api.patch(path, {"status": {"nominatedNodeName": theirs}})
         stage.start_nominator()
-        told = await api.until(PODS, nominated(8))
-        assert told["bert-3"] == theirs
-        assert len(stage.leaves(told)) == 1  # the others gather around it
+        node_by_pod = await api.until(PODS, nominated(8))
+        assert node_by_pod["bert-3"] == theirs
+        assert len(stage.leaves(node_by_pod)) == 1  # the others gather around it
         await cordon(api, theirs)
         await api.until(PODS, nominated(8))
-        kept = await api.get(f"{PODS}/bert-3")
-        assert kept["status"]["nominatedNodeName"] == theirs
+        pod = await api.get(f"{PODS}/bert-3")
+        assert pod["status"]["nominatedNodeName"] == theirs
 
 
 async def test_a_nominated_node_that_fills_up_or_is_cordoned_is_given_up(stage):
@@ -141,8 +145,8 @@ async def test_a_nominated_node_that_fills_up_or_is_cordoned_is_given_up(stage):
         filled, cordoned = planned["bert-0"], planned["bert-1"]
         await occupy(api, filled, "stranger")
         await cordon(api, cordoned)
-        again = await api.until(PODS, nominated(6, but=(filled, cordoned)))
-    assert len(stage.leaves(again)) == 1  # 6 of the leaf's 8 hosts are left, and the gang fits
+        new_node_by_pod = await api.until(PODS, nominated(6, but=(filled, cordoned)))
+    assert len(stage.leaves(new_node_by_pod)) == 1  # 6 of the leaf's 8 hosts are left, and the gang fits
 
 
 async def test_a_gang_that_no_longer_fits_leaves_no_nomination_behind(stage):
@@ -238,5 +242,5 @@ async def test_pods_with_volumes_or_affinity_are_placed_but_not_nominated(stage)
     pods[2]["spec"]["volumes"] = volumes
     await stage.submit(*pods)
     async with stage.plane.api() as api:
-        told = await api.until(PODS, nominated(3))
-        assert sorted(told) == ["bert-0", "bert-1", "bert-3"]
+        node_by_pod = await api.until(PODS, nominated(3))
+        assert sorted(node_by_pod) == ["bert-0", "bert-1", "bert-3"]

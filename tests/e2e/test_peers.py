@@ -62,15 +62,15 @@ async def install(stage, project):
     folder = next((place for place in places if place.is_dir()), None)
     if folder is None:
         pytest.fail(f"no CRDs of {project} in {' or '.join(map(str, places))}", pytrace=False)
-    made = [each for file in sorted(folder.glob("*.yaml")) for each in yaml.safe_load_all(file.read_text()) if each]
-    had = {each["metadata"]["name"] for each in made}
-    made += [each for each in ALSO_WATCHED.get(project, ()) if each["metadata"]["name"] not in had]
+    objects = [each for file in sorted(folder.glob("*.yaml")) for each in yaml.safe_load_all(file.read_text()) if each]
+    had = {each["metadata"]["name"] for each in objects}
+    objects += [each for each in ALSO_WATCHED.get(project, ()) if each["metadata"]["name"] not in had]
     async with stage.plane.api() as api:
-        await api.create_all(made)
+        await api.create_all(objects)
 
         def served(crds):
             conditions = [each.get("status", {}).get("conditions") or [] for each in crds]
-            return sum(any(one["type"] == "Established" for one in each) for each in conditions) >= len(made)
+            return sum(any(one["type"] == "Established" for one in each) for each in conditions) >= len(objects)
 
         await api.until("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", served)
 

@@ -24,17 +24,17 @@ DECISIONS = "turnout_autoscaler_decide_seconds_count"
 _OVER = ("Succeeded", "Failed")
 
 
-def elastic(made, minimum, maximum, **notes):
+def elastic(raw_job, minimum, maximum, **notes):
     """Let a job be as small and as large as its annotations say."""
-    said = {labels.MIN_WORKERS: str(minimum), labels.MAX_WORKERS: str(maximum), **notes}
-    made["metadata"].setdefault("annotations", {}).update(said)
-    return made
+    annotations = {labels.MIN_WORKERS: str(minimum), labels.MAX_WORKERS: str(maximum), **notes}
+    raw_job["metadata"].setdefault("annotations", {}).update(annotations)
+    return raw_job
 
 
-def slow_to_go(made):
+def slow_to_go(raw_job):
     """Let an Indexed Job's pods stay, on their way out, until `let_go`."""
-    made["spec"]["template"]["metadata"]["finalizers"] = [HOLD]
-    return made
+    raw_job["spec"]["template"]["metadata"]["finalizers"] = [HOLD]
+    return raw_job
 
 
 def start_autoscaler(stage, *flags, name="autoscaler"):
@@ -53,17 +53,17 @@ def start_around(stage):
     stage.plane.start_controller_manager()
 
 
-def told(stage, event, name="autoscaler"):
+def log_lines(stage, event, name="autoscaler"):
     """Read what an autoscaler has logged under one event name, as objects."""
     lines = [line for line in stage.plane.logs(name).splitlines() if line.startswith("{")]
     return [line for line in map(json.loads, lines) if line["event"] == event]
 
 
-def written(stage, name="autoscaler"):
+def written_resizes(stage, name="autoscaler"):
     """The changes that an autoscaler has written: (job, size before, size after)."""
     return [
         (line["job"].rsplit("/", 1)[1], line["workers_before"], line["workers"])
-        for line in told(stage, "resized", name)
+        for line in log_lines(stage, "resized", name)
     ]
 
 
@@ -78,27 +78,27 @@ def signal_to(stage, name, number):
     os.kill(stage.plane.pid(name), number)
 
 
-async def runs(stage, within_s=60.0, **wanted):
+async def runs(stage, within_s=60.0, **count_by_job):
     """Wait until exactly so many pods of each job have a node and no other pod is there; where they are, by pod."""
 
-    def seen(pods):
+    def pods_on_nodes(pods):
         living = [pod for pod in pods if pod["status"].get("phase") not in _OVER]
         if any(not pod["spec"].get("nodeName") or pod["metadata"].get("deletionTimestamp") for pod in living):
             return None
         count = Counter(job_of(pod) for pod in living)
-        return count == wanted and {pod["metadata"]["name"]: pod["spec"]["nodeName"] for pod in living}
+        return count == count_by_job and {pod["metadata"]["name"]: pod["spec"]["nodeName"] for pod in living}
 
     async with stage.plane.api() as api:
         try:
-            return await api.until(PODS, seen, within_s)
+            return await api.until(PODS, pods_on_nodes, within_s)
         except TimeoutError as error:
             raise AssertionError(f"{error}\n{_last_words(stage)}") from None
 
 
 def _last_words(stage, lines=25):
     """Give the last decisions and writes of each autoscaler."""
-    said = [line for name in stage.health for line in stage.plane.logs(name).splitlines()]
-    return "\n".join([line[:400] for line in said if '"logger": "turnout.autoscaler"' in line][-lines:])
+    all_lines = [line for name in stage.health for line in stage.plane.logs(name).splitlines()]
+    return "\n".join([line[:400] for line in all_lines if '"logger": "turnout.autoscaler"' in line][-lines:])
 
 
 def job_of(pod):
@@ -107,15 +107,15 @@ def job_of(pod):
     return marks.get(labels.VOLCANO_JOB) or marks.get(labels.TRAINING_JOB) or marks.get("job-name")
 
 
-def here(name, count):
+def pods_bound(name, count):
     """Make a condition on pods: `count` pods of job `name` have a node, whatever else runs. Then gives {pod: uid}."""
 
-    def seen(pods):
+    def pods_on_nodes(pods):
         mine = [pod for pod in pods if job_of(pod) == name and pod["spec"].get("nodeName")]
         mine = [pod for pod in mine if not pod["metadata"].get("deletionTimestamp")]
         return len(mine) == count and {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in mine}
 
-    return seen
+    return pods_on_nodes
 
 
 def sized(name, size):
@@ -127,14 +127,14 @@ def sized(name, size):
 
 async def let_go(api):
     """Let every pod go that was told to and is held, whatever else changes its finalizers meanwhile."""
-    while held := [
+    while held_pods := [
         pod["metadata"]
         for pod in await api.pods()
         if pod["metadata"].get("deletionTimestamp") and HOLD in pod["metadata"].get("finalizers", ())
     ]:
-        for meta in held:
-            kept = [each for each in meta["finalizers"] if each != HOLD]
-            change = {"metadata": {"resourceVersion": meta["resourceVersion"], "finalizers": kept}}
+        for meta in held_pods:
+            finalizers = [each for each in meta["finalizers"] if each != HOLD]
+            change = {"metadata": {"resourceVersion": meta["resourceVersion"], "finalizers": finalizers}}
             try:
                 await api.patch(f"{PODS}/{meta['name']}", change)
             except ApiError as error:
@@ -147,7 +147,8 @@ async def decided(stage, job, reason, name="autoscaler", within_s=90.0):
     try:
         await stage.eventually(
             lambda: any(
-                line["job"].endswith(f"/{job}") and line["reason"] == reason for line in told(stage, "decided", name)
+                line["job"].endswith(f"/{job}") and line["reason"] == reason
+                for line in log_lines(stage, "decided", name)
             ),
             within_s,
         )
@@ -155,12 +156,12 @@ async def decided(stage, job, reason, name="autoscaler", within_s=90.0):
         raise AssertionError(f"{job} was never {reason}\n{_last_words(stage)}") from None
 
 
-async def looks(stage, api, count, name="autoscaler"):
+async def wait_for_decisions(stage, api, count, name="autoscaler"):
     """Let an autoscaler look so many times more: at each change of a node."""
     start = stage.metric(DECISIONS, name)
     async with asyncio.timeout(30):
-        while (made := stage.metric(DECISIONS, name) - start) < count:
-            await api.patch("/api/v1/nodes/node-000", {"metadata": {"annotations": {"poked": str(made)}}})
+        while (decisions := stage.metric(DECISIONS, name) - start) < count:
+            await api.patch("/api/v1/nodes/node-000", {"metadata": {"annotations": {"poked": str(decisions)}}})
 
 
 async def clear(stage, *collections):

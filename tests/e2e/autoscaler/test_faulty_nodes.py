@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.e2e.autoscaler.lending import JOBS, PODS, signal_to, start_around, start_autoscaler, told
+from tests.e2e.autoscaler.lending import JOBS, PODS, log_lines, signal_to, start_around, start_autoscaler
 from tests.kit import cluster
 from tests.launcher.agent.crew import Crew
 from turnout.kube import labels
@@ -26,9 +26,9 @@ ALONE = ("1", "--network-check", "--switchbox-check", "--node-verdicts")
 
 @pytest.fixture
 def crew(tmp_path):
-    made = Crew(tmp_path / "crew", *ALONE)
-    yield made
-    made.end()
+    agents = Crew(tmp_path / "crew", *ALONE)
+    yield agents
+    agents.end()
 
 
 def kubeconfig(stage, token, file):
@@ -53,12 +53,12 @@ async def turnout(stage, *argv, code=0, by=None):
 async def worker(api, but=""):
     """Wait until the job has a worker with a node, another one than before; the pod."""
 
-    def seen(pods):
+    def running_worker(pods):
         mine = (pod for pod in pods if (pod["metadata"].get("labels") or {}).get("job-name") == "bert")
         living = (pod for pod in mine if not pod["metadata"].get("deletionTimestamp"))
         return next((pod for pod in living if pod["spec"].get("nodeName") and pod["metadata"]["uid"] != but), None)
 
-    return await api.until(PODS, seen, 40.0)
+    return await api.until(PODS, running_worker, 40.0)
 
 
 async def replaced(api, pod):
@@ -67,15 +67,15 @@ async def replaced(api, pod):
     return await worker(api, but=pod["metadata"]["uid"])
 
 
-async def tainted(api, node, wanted=True, key=labels.FAULTY):
+async def tainted(api, node, is_tainted=True, key=labels.FAULTY):
     """Wait until a node bears a taint, ours without a key, or no longer."""
 
-    def seen(nodes):
+    def node_has_taint(nodes):
         return next(
-            (each for each in nodes if each["metadata"]["name"] == node and has_taint(each, key) is wanted), None
+            (each for each in nodes if each["metadata"]["name"] == node and has_taint(each, key) is is_tainted), None
         )
 
-    return await api.until(NODES, seen, 30.0)
+    return await api.until(NODES, node_has_taint, 30.0)
 
 
 async def submit(stage, api):
@@ -101,15 +101,15 @@ async def checks(stage, crew, pod, folder):
     assert [each["found"] for each in agent.told("verdict_written")] == ["faulty"], agent.log.read_text()
 
 
-async def freed(stage, node):
+async def wait_until_free(stage, node):
     """`turnout nodes` lists the node and frees it, for who may."""
     (row,) = json.loads(await turnout(stage, "nodes", "-o", "json"))
     assert (row["node"], row["state"], row["reason"], row["times"]) == (node, "tainted", "switchbox_failed", 1)
     assert "0 of 4 links" in row["evidence"]
     assert "no node 'node-9'" in await turnout(stage, "nodes", "untaint", "node-9", code=1)
     assert "has no taint" in await turnout(stage, "nodes", "untaint", "node-002", code=1)
-    nobody = stage.plane.user_kubeconfig("nobody")
-    assert "you may not" in await turnout(stage, "nodes", "untaint", node, code=1, by=nobody)
+    kubeconfig = stage.plane.user_kubeconfig("nobody")
+    assert "you may not" in await turnout(stage, "nodes", "untaint", node, code=1, by=kubeconfig)
     assert f"the taint is removed from node {node}" in await turnout(stage, "nodes", "untaint", node)
 
 
@@ -128,7 +128,7 @@ async def test_a_node_with_broken_gpu_links_is_tainted_avoided_listed_and_freed(
         accused = await tainted(api, node)
         record = json.loads(accused["metadata"]["annotations"][labels.NODE_RECORD])
         assert (record["state"], record["proofs"][0]["pod"]) == ("tainted", f"default/{name}")
-        (line,) = told(stage, "node_changed")
+        (line,) = log_lines(stage, "node_changed")
         assert (line["reason"], line["node"], line["outcome"]) == ("NodeTainted", node, "Written")
         assert {event["involvedObject"]["kind"] for event in await stage.events("NodeTainted")} <= {"Node", "Pod"}
 
@@ -139,10 +139,10 @@ async def test_a_node_with_broken_gpu_links_is_tainted_avoided_listed_and_freed(
         assert elsewhere["spec"]["nodeName"] != node
         gauge = 'turnout_gpu_nodes{state="tainted"}'
         await stage.eventually(lambda: stage.metric(gauge, "heir") == 1, 30.0)
-        assert told(stage, "node_changed", "heir") == [], "all that it has to know stands on the node"
+        assert log_lines(stage, "node_changed", "heir") == [], "all that it has to know stands on the node"
 
-        await freed(stage, node)
-        await tainted(api, node, wanted=False)
+        await wait_until_free(stage, node)
+        await tainted(api, node, is_tainted=False)
         assert "no node is tainted" in await turnout(stage, "nodes")
         assert (await replaced(api, elsewhere))["spec"]["nodeName"] == node
         await api.delete(f"{JOBS}/bert?propagationPolicy=Background")
@@ -150,8 +150,8 @@ async def test_a_node_with_broken_gpu_links_is_tainted_avoided_listed_and_freed(
 
 def verdict(kind):
     """Make the annotation that a launcher's check leaves on its pod."""
-    said = {"kind": kind, "at": datetime.now(UTC).isoformat(), "round": 1, "by": "w0", "node": "node-001"}
-    return {"metadata": {"annotations": {labels.NODE_VERDICT: json.dumps(said)}}}
+    report = {"kind": kind, "at": datetime.now(UTC).isoformat(), "round": 1, "by": "w0", "node": "node-001"}
+    return {"metadata": {"annotations": {labels.NODE_VERDICT: json.dumps(report)}}}
 
 
 @pytest.mark.contract("DL-82")
@@ -166,4 +166,4 @@ async def test_an_admins_own_key_is_the_taint_and_a_passing_check_takes_it_away(
         assert not has_taint(found, labels.FAULTY)
         assert [each["effect"] for each in found["spec"]["taints"] if each["key"] == key] == ["NoSchedule"]
         await api.call("PATCH", f"{PODS}/bert-0", verdict("fine"), "application/merge-patch+json")
-        await tainted(api, "node-001", wanted=False, key=key)
+        await tainted(api, "node-001", is_tainted=False, key=key)

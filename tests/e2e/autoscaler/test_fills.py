@@ -25,10 +25,13 @@ async def test_a_pytorch_and_an_indexed_job_fill_a_cluster_each_under_one_leaf(s
     stage.plane.start_training_operator()
     await listed(stage, f"{KUBEFLOW}/pytorchjobs")
     start_around(stage)
-    told = {labels.MIN_WORKERS: "2", labels.MAX_WORKERS: "8"}  # on its pods, too: by these the extender leaves room
+    annotations = {
+        labels.MIN_WORKERS: "2",
+        labels.MAX_WORKERS: "8",
+    }  # on its pods, too: by these the extender leaves room
     await stage.submit(
         cluster.pytorch_job("torch", 2, gpus=1, maximum=8),
-        elastic(cluster.indexed_job("plain", 2, gpus=1, notes=told), 2, 8),
+        elastic(cluster.indexed_job("plain", 2, gpus=1, notes=annotations), 2, 8),
     )
     small = await runs(stage, torch=2, plain=2)
     start_autoscaler(stage, *AT_ONCE)

@@ -21,15 +21,15 @@ from tests.e2e.autoscaler.lending import (
     job_of,
     leader,
     let_go,
-    looks,
+    log_lines,
     runs,
     signal_to,
     sized,
     slow_to_go,
     start_around,
     start_autoscaler,
-    told,
-    written,
+    wait_for_decisions,
+    written_resizes,
 )
 from tests.e2e.autoscaler.webhook import Webhook, admission
 from tests.e2e.stage import Stage
@@ -65,7 +65,7 @@ def lends(name="lends"):
 
 def shrinks(stage, *names):
     """The shrinks that autoscalers have written."""
-    return [(job, was, size) for name in names for job, was, size in written(stage, name) if size < was]
+    return [(job, was, size) for name in names for job, was, size in written_resizes(stage, name) if size < was]
 
 
 async def two_autoscalers(stage, story):
@@ -87,7 +87,7 @@ async def test_a_leader_killed_mid_shrink_is_followed_and_nobody_shrinks_twice(s
         stage.plane.kill_program(first)
         await stage.eventually(lambda: leader(stage, [second]))
         await decided(stage, "waits", "WaitsForRoom", name=second)
-        await looks(stage, api, 5, second)
+        await wait_for_decisions(stage, api, 5, second)
         leaving = [pod for pod in await api.pods() if pod["metadata"].get("deletionTimestamp")]
         assert [job_of(pod) for pod in leaving] == ["lends"] * 3  # the plan is still half done
         await let_go(api)
@@ -95,7 +95,7 @@ async def test_a_leader_killed_mid_shrink_is_followed_and_nobody_shrinks_twice(s
         now = await api.get(f"{JOBS}/lends")
     assert now["metadata"]["generation"] == shrunk["metadata"]["generation"]
     assert now["metadata"]["annotations"] == shrunk["metadata"]["annotations"]
-    assert written(stage, second) == []
+    assert written_resizes(stage, second) == []
 
 
 async def test_a_leader_that_slept_past_its_lease_writes_nothing_when_it_wakes(stage):
@@ -104,18 +104,18 @@ async def test_a_leader_that_slept_past_its_lease_writes_nothing_when_it_wakes(s
         await api.create(lends())
         await runs(stage, lends=8)
         signal_to(stage, first, signal.SIGSTOP)
-        before = written(stage, first)
+        before = written_resizes(stage, first)
         await api.create(cluster.indexed_job("waits", 3, gpus=1))
         await runs(stage, lends=5, waits=3)
         assert leader(stage, [second]) == second
         signal_to(stage, first, signal.SIGCONT)  # what it saw last is a job that waits for it to act
-        await stage.eventually(lambda: told(stage, "lease_lost", first))
+        await stage.eventually(lambda: log_lines(stage, "lease_lost", first))
         await api.delete(f"{JOBS}/waits?propagationPolicy=Background")
         await runs(stage, lends=8)
-        await looks(stage, api, 5, second)
+        await wait_for_decisions(stage, api, 5, second)
         now = await api.get(f"{JOBS}/lends")
-    assert written(stage, first) == before
-    changes = written(stage, second)  # one growth, or more: the rigid job's pods end each in its own time
+    assert written_resizes(stage, first) == before
+    changes = written_resizes(stage, second)  # one growth, or more: the rigid job's pods end each in its own time
     sizes = [8, *(size for _, _, size in changes)]
     assert changes == [("lends", was, size) for was, size in pairwise(sizes)]
     assert (sizes[1], sizes[1:], sizes[-1]) == (5, sorted(sizes[1:]), 8)
@@ -133,7 +133,7 @@ async def test_the_api_server_restarts_between_a_shrink_and_the_pods_end(stage):
     await asyncio.to_thread(stage.plane.restart_apiserver)
     async with stage.plane.api() as api:
         await api.until(PODS, lambda pods: sum(bool(p["metadata"].get("deletionTimestamp")) for p in pods) == 3)
-        await looks(stage, api, 5, "restarted")
+        await wait_for_decisions(stage, api, 5, "restarted")
         await let_go(api)
         await runs(stage, lends=5, waits=3)
         assert (await api.get(f"{JOBS}/lends"))["metadata"]["annotations"][labels.WROTE_WORKERS] == "5"
@@ -156,4 +156,4 @@ async def test_the_api_server_restarts_while_a_shrink_is_being_written(stage):
         webhook.answers.set()
         await runs(stage, lends=5, waits=3)
     assert shrinks(stage, "unanswered") == [("lends", 8, 5)]
-    assert "Refused" in [line["outcome"] for line in told(stage, "not_resized", "unanswered")]  # nobody answered
+    assert "Refused" in [line["outcome"] for line in log_lines(stage, "not_resized", "unanswered")]  # nobody answered

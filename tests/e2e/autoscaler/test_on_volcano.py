@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 
 from hack.controlplane.plane import free_ports
-from tests.e2e.autoscaler.lending import AT_ONCE, GPU, decided, elastic, listed, runs, start_autoscaler, written
+from tests.e2e.autoscaler.lending import AT_ONCE, GPU, decided, elastic, listed, runs, start_autoscaler, written_resizes
 from tests.e2e.test_peers import VOLCANO_CONF, install, peer
 from tests.kit import cluster
 
@@ -27,9 +27,9 @@ def volcano_job(name, minimum, size=None):
         "containers": [{"name": "worker", "image": cluster.IMAGE, "resources": resources}],
     }
     task = {"name": "worker", "replicas": size or minimum, "minAvailable": minimum, "template": {"spec": spec}}
-    whole = {"minAvailable": minimum, "schedulerName": "volcano", "queue": "default", "tasks": [task]}
+    job_spec = {"minAvailable": minimum, "schedulerName": "volcano", "queue": "default", "tasks": [task]}
     head = {"apiVersion": "batch.volcano.sh/v1alpha1", "kind": "Job"}
-    return {**head, "metadata": {"name": name, "namespace": "default"}, "spec": whole}
+    return {**head, "metadata": {"name": name, "namespace": "default"}, "spec": job_spec}
 
 
 def start_volcano(stage, folder):
@@ -61,7 +61,7 @@ async def test_on_volcano_a_job_fills_the_queue_and_makes_room_for_an_equal(stag
         await api.call("POST", JOBS, volcano_job("waits", 3))
         await runs(stage, lends=3, waits=3)
         await decided(stage, "lends", "MakesRoom")
-        assert ("lends", 6, 3) in written(stage)
+        assert ("lends", 6, 3) in written_resizes(stage)
         assert (await api.get(f"{JOBS}/lends"))["status"]["state"]["phase"] == "Running"  # resized, not restarted
         assert (await api.get(f"{JOBS}/lends"))["status"].get("retryCount", 0) == 0
         await api.delete(f"{JOBS}/waits")

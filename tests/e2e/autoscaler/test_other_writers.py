@@ -18,15 +18,15 @@ from tests.e2e.autoscaler.lending import (
     PODS,
     clear,
     elastic,
-    here,
     job_of,
-    looks,
+    log_lines,
+    pods_bound,
     runs,
     sized,
     start_around,
     start_autoscaler,
-    told,
-    written,
+    wait_for_decisions,
+    written_resizes,
 )
 from tests.e2e.autoscaler.webhook import Webhook, admission
 from tests.e2e.stage import Stage
@@ -85,7 +85,7 @@ async def test_room_for_a_pod_that_wants_to_be_near_nobody_returns_to_its_giver(
             (why,) = (await api.until(f"{PODS}?fieldSelector=metadata.name%3Dghost", cluster.unschedulable(1))).values()
             assert "nvidia.com/gpu" in why or "pod affinity rules" in why
             await api.until(JOBS, sized("giver", 8), 60.0)
-            await api.until(PODS, here("giver", 8), 30.0)
+            await api.until(PODS, pods_bound("giver", 8), 30.0)
         finally:
             await api.delete(f"{PODS}/ghost")
 
@@ -103,7 +103,7 @@ async def test_a_pod_whose_volume_is_missing_costs_nobody_a_worker(stage):
             assert 'persistentvolumeclaim "nobody-made-it" not found' in why
             await api.create(cluster.make_pod("asks", 1))
             await api.until(f"{PODS}?fieldSelector=metadata.name%3Dasks", cluster.bound(1), 30.0)
-            shrinks = [(was, size) for job, was, size in written(stage) if job == "whole" and size < was]
+            shrinks = [(was, size) for job, was, size in written_resizes(stage) if job == "whole" and size < was]
             assert shrinks == [(8, 7)], "room for who can be bound, and for nobody else"
         finally:
             await api.delete(f"{PODS}/claims")
@@ -175,10 +175,10 @@ async def test_an_unchanged_manifest_applied_again_leaves_a_job_growing_to_max(s
         (tmp_path / name).write_text(json.dumps(lends(name, 1, 2)))
     async with stage.plane.api() as api:
         for time in range(20):
-            for code, said in await asyncio.gather(
+            for code, output in await asyncio.gather(
                 *(asyncio.to_thread(apply, stage, tmp_path / name, *flags) for name, flags in APPLIED.items())
             ):
-                assert code == 0, said
+                assert code == 0, output
             if time % 5 == 0:
                 for name in APPLIED:
                     await api.until(JOBS, sized(name, 2))
@@ -193,16 +193,16 @@ async def test_server_side_apply_that_does_not_force_its_size_changes_nothing(st
     async with stage.plane.api() as api:
         await asyncio.to_thread(apply, stage, file, "--server-side")
         await api.until(JOBS, sized("bert", 8))
-        code, said = await asyncio.to_thread(apply, stage, file, "--server-side")
+        code, output = await asyncio.to_thread(apply, stage, file, "--server-side")
         assert code != 0
-        assert 'conflicts with "turnout-autoscaler"' in said
+        assert 'conflicts with "turnout-autoscaler"' in output
         assert (await api.get(f"{JOBS}/bert"))["spec"]["parallelism"] == 8
 
 
 async def first_growth(stage, api, bert):
     """Wait while the autoscaler grows the job for the first time."""
     await api.create(lends(bert, 2, 8))
-    await stage.eventually(lambda: any(line["job"].endswith(f"/{bert}") for line in told(stage, "decided")))
+    await stage.eventually(lambda: any(line["job"].endswith(f"/{bert}") for line in log_lines(stage, "decided")))
     await api.until(PODS, cluster.bound(2))
 
 
@@ -233,11 +233,11 @@ async def test_the_size_that_a_person_sets_by_hand_stands_as_the_most(stage, mom
         await scaled(api, bert, 5)
         await runs(stage, **{bert: 5})
         settled = await api.get(f"{JOBS}/{bert}")
-        pods = await api.until(PODS, here(bert, 5))
-        await looks(stage, api, 5)
+        pods = await api.until(PODS, pods_bound(bert, 5))
+        await wait_for_decisions(stage, api, 5)
         now = await api.get(f"{JOBS}/{bert}")
         assert now["metadata"]["generation"] == settled["metadata"]["generation"]
-        assert await api.until(PODS, here(bert, 5)) == pods
+        assert await api.until(PODS, pods_bound(bert, 5)) == pods
         await api.create(cluster.indexed_job("another", 4, gpus=1))
         await runs(stage, **{bert: 4, "another": 4})
         meta = (await api.get(f"{JOBS}/{bert}"))["metadata"]
@@ -245,5 +245,5 @@ async def test_the_size_that_a_person_sets_by_hand_stands_as_the_most(stage, mom
         assert meta["labels"]["scaled"] == "by-hand"
         await api.delete(f"{JOBS}/another?propagationPolicy=Background")
         await runs(stage, **{bert: 5})
-        await looks(stage, api, 5)
+        await wait_for_decisions(stage, api, 5)
         assert (await api.get(f"{JOBS}/{bert}"))["spec"]["parallelism"] == 5

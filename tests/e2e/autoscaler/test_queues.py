@@ -23,13 +23,13 @@ from tests.e2e.autoscaler.lending import (
     clear,
     decided,
     elastic,
-    here,
     install,
     listed,
+    pods_bound,
     runs,
     start_around,
     start_autoscaler,
-    written,
+    written_resizes,
 )
 from tests.e2e.stage import Stage
 from tests.kit import cluster
@@ -55,7 +55,7 @@ def quota_of_koordinator(name):
 def queues_of_kueue(name):
     """A ClusterQueue of a cohort, and the LocalQueue that leads there."""
     flavor = {"name": "h100", "resources": [{"name": GPU, "nominalQuota": "4"}]}
-    whole = {
+    cluster_queue = {
         "cohortName": "everybody",
         "namespaceSelector": {},
         "resourceGroups": [{"coveredResources": [GPU], "flavors": [flavor]}],
@@ -66,7 +66,7 @@ def queues_of_kueue(name):
     return [
         (
             f"{path}/clusterqueues",
-            {**version, "kind": "ClusterQueue", "metadata": {"name": f"all-{name}"}, "spec": whole},
+            {**version, "kind": "ClusterQueue", "metadata": {"name": f"all-{name}"}, "spec": cluster_queue},
         ),
         (f"{path}/namespaces/default/localqueues", {**version, **local}),
     ]
@@ -85,14 +85,14 @@ class Dialect:
     marks: Any
     crds: tuple
 
-    def into(self, made, queue):
+    def into(self, raw_job, queue):
         """Say on a job which queue it is in."""
-        made["metadata"].setdefault("annotations", {}).update(self.notes(queue))
-        made["metadata"].setdefault("labels", {}).update(self.marks(queue))
-        if made["kind"] == "PyTorchJob" and self.project == "volcano":
-            minimum = made["spec"]["elasticPolicy"]["minReplicas"]
-            made["spec"]["runPolicy"] = {"schedulingPolicy": {"queue": queue, "minAvailable": minimum}}
-        return made
+        raw_job["metadata"].setdefault("annotations", {}).update(self.notes(queue))
+        raw_job["metadata"].setdefault("labels", {}).update(self.marks(queue))
+        if raw_job["kind"] == "PyTorchJob" and self.project == "volcano":
+            minimum = raw_job["spec"]["elasticPolicy"]["minReplicas"]
+            raw_job["spec"]["runPolicy"] = {"schedulingPolicy": {"queue": queue, "minAvailable": minimum}}
+        return raw_job
 
     def definitions(self):
         """The project's own CRDs."""
@@ -133,10 +133,10 @@ def pytorch(name, minimum, maximum):
     return cluster.pytorch_job(name, minimum, gpus=1, maximum=maximum)
 
 
-def path_of(made):
+def path_of(raw_object):
     """Give the API path of a job."""
-    group, kind = (BATCH, "jobs") if made["kind"] == "Job" else (KUBEFLOW, "pytorchjobs")
-    return f"{group}/namespaces/default/{kind}/{made['metadata']['name']}"
+    group, kind = (BATCH, "jobs") if raw_object["kind"] == "Job" else (KUBEFLOW, "pytorchjobs")
+    return f"{group}/namespaces/default/{kind}/{raw_object['metadata']['name']}"
 
 
 @pytest.fixture(scope="module")
@@ -189,20 +189,20 @@ def story(dialect, objects, borrower, owner, words, *marks):
     ],
 )
 async def test_a_queue_borrows_and_gives_back_down_to_what_it_deserves(stage, dialect, borrower, owner):
-    lends, takes, waits = borrower("lends", 2, 8), owner("takes", 4, 4), owner("waits", 2, 2)
-    already = len(written(stage))
+    lends, takes, waiting_job = borrower("lends", 2, 8), owner("takes", 4, 4), owner("waits", 2, 2)
+    already = len(written_resizes(stage))
     async with stage.plane.api() as api:
         for path, body in (pair for name in QUEUES for pair in dialect.queues(name)):
             await api.call("POST", path, body)
         await api.create(dialect.into(lends, "other"))
         await runs(stage, lends=8)
-        first = await api.until(PODS, here("lends", 8))
+        first = await api.until(PODS, pods_bound("lends", 8))
         await api.create(dialect.into(takes, "own"))
         await runs(stage, lends=4, takes=4)
-        await api.create(dialect.into(waits, "own"))
+        await api.create(dialect.into(waiting_job, "own"))
         await decided(stage, "waits", "NeedsMore")
-        left = await api.until(PODS, here("lends", 4))
+        left = await api.until(PODS, pods_bound("lends", 4))
         assert set(left.items()) < set(first.items())  # nobody of its min, nor of what it deserves, was disturbed
         await api.delete(f"{path_of(takes)}?propagationPolicy=Background")
         await runs(stage, lends=6, waits=2)
-        assert ("lends", 8, 4) in written(stage)[already:]
+        assert ("lends", 8, 4) in written_resizes(stage)[already:]

@@ -32,13 +32,13 @@ class Webhook:
         self.answers.set()
 
     async def review(self, request):
-        asked = (await request.json())["request"]
-        judged = asked["name"] in self.jobs and asked["options"].get("fieldManager") == FIELD_MANAGER
-        if judged:
+        request_body = (await request.json())["request"]
+        is_refused = request_body["name"] in self.jobs and request_body["options"].get("fieldManager") == FIELD_MANAGER
+        if is_refused:
             self.asked_s.append(time.monotonic())
             await self.answers.wait()
-        refused = (judged and self.refuses) or asked["name"] == PROBE
-        verdict = {"uid": asked["uid"], "allowed": not refused, "status": {"message": "hands off", "code": 403}}
+        refused = (is_refused and self.refuses) or request_body["name"] == PROBE
+        verdict = {"uid": request_body["uid"], "allowed": not refused, "status": {"message": "hands off", "code": 403}}
         return web.json_response({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": verdict})
 
 
@@ -61,26 +61,26 @@ async def admission(stage, webhook):
             await api.create(probe)
             await api.create(_configuration(f"https://127.0.0.1:{port}/review", base64_of(stage.plane.ca)))
             try:
-                await _asked(api, True)
+                await _until_registered(api, True)
                 yield
             finally:
                 await api.delete(f"{CONFIGURATIONS}/{NAME}")
-            await _asked(api, False)
+            await _until_registered(api, False)
             await api.delete(f"{JOBS}/{PROBE}")
     finally:
         await runner.cleanup()
 
 
-async def _asked(api, wanted):
+async def _until_registered(api, jobs):
     """Wait until the API server asks, or asks no more: it learns of a change on its own watch."""
     async with asyncio.timeout(30):
         while True:
             try:
-                await api.patch(f"{JOBS}/{PROBE}", {"metadata": {"labels": {"asked": str(wanted)}}})
-                asked = False
+                await api.patch(f"{JOBS}/{PROBE}", {"metadata": {"labels": {"asked": str(jobs)}}})
+                is_registered = False
             except ApiError as error:
-                asked = "hands off" in error.message
-            if asked == wanted:
+                is_registered = "hands off" in error.message
+            if is_registered == jobs:
                 return
 
 

@@ -41,8 +41,8 @@ async def begin_again(plane, *more):
 def _objects(kinds):
     if not kinds:
         return list(yaml.safe_load_all((MANIFESTS / "controller.yaml").read_text()))
-    wanted = {**chart.CONTROLLER, "controller.crds": "false", "controller.kinds": f"{{{kinds}}}"}
-    return chart.documents(chart.render({**chart.ALWAYS, **wanted}))
+    values = {**chart.CONTROLLER, "controller.crds": "false", "controller.kinds": f"{{{kinds}}}"}
+    return chart.documents(chart.render({**chart.ALWAYS, **values}))
 
 
 def start(plane, deployment, *more):
@@ -50,9 +50,9 @@ def start(plane, deployment, *more):
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
     (port,) = free_ports(1)
     probes = f"127.0.0.1:{port}"
-    told = {"$(POD_NAMESPACE)": SYSTEM, "0.0.0.0:9094": probes}
+    replacements = {"$(POD_NAMESPACE)": SYSTEM, "0.0.0.0:9094": probes}
     arguments = container["args"]
-    for word, value in told.items():
+    for word, value in replacements.items():
         arguments = [each.replace(word, value) for each in arguments]
     assert container["command"] == [CONTROLLER]
     kubeconfig = plane.service_account_kubeconfig(SYSTEM, CONTROLLER)

@@ -40,9 +40,9 @@ class Both:
         had = self._had[namespace]
         async for jobs in self.api.watch(JOBS.format(namespace)):
             for job in jobs:
-                now, seen = compared.conditions(job), had.setdefault(job["metadata"]["name"], [])
-                if now and (not seen or seen[-1] != now):
-                    seen.append(now)
+                now, history = compared.conditions(job), had.setdefault(job["metadata"]["name"], [])
+                if now and (not history or history[-1] != now):
+                    history.append(now)
             async with self._news:
                 self._news.notify_all()
 
@@ -63,9 +63,9 @@ class Both:
     async def job(self, name):
         return [await self.api.get(f"{JOBS.format(namespace)}/{name}") for namespace in (THEIRS, OURS)]
 
-    async def until(self, path, seen, within_s=180.0):
+    async def until(self, path, condition, within_s=180.0):
         for namespace in (THEIRS, OURS):
-            await self.api.until(path.format(namespace), seen, within_s)
+            await self.api.until(path.format(namespace), condition, within_s)
 
     async def become(self, phase, code=0, **where):
         """Give pods this phase in both, those with these labels."""
@@ -77,9 +77,16 @@ class Both:
 
     async def _tell(self, namespace, pod, phase, code):
         state = {"running": {}} if phase == "Running" else {"terminated": {"exitCode": code}}
-        told = {"name": "pytorch", "state": state, "ready": False, "restartCount": 0, "image": "", "imageID": ""}
+        container_status = {
+            "name": "pytorch",
+            "state": state,
+            "ready": False,
+            "restartCount": 0,
+            "image": "",
+            "imageID": "",
+        }
         path = f"{PODS.format(namespace)}/{pod['metadata']['name']}/status"
-        await self.api.patch(path, {"status": {"phase": phase, "containerStatuses": [told]}})
+        await self.api.patch(path, {"status": {"phase": phase, "containerStatuses": [container_status]}})
 
 
 def _of(each, job):
@@ -99,8 +106,8 @@ async def both(module_plane):
         jobs = [*SHAPES.values(), *(each[0] for each in (*STORIES.values(), *CHANGES.values()))]
         for namespace in (THEIRS, OURS):
             await api.create_all(jobs, namespace)
-        wanted = sum(map(size, jobs))
-        await both.until(PODS, lambda pods: len(pods) >= wanted)
+        pods_total = sum(map(size, jobs))
+        await both.until(PODS, lambda pods: len(pods) >= pods_total)
         await both.become("Running")
         busy = sum(size(job) > 0 for job in jobs)
         await both.until(JOBS, lambda now: sum(_is(each, "Running") for each in now) >= busy)
@@ -115,7 +122,7 @@ async def hold_transitions(both, name):
     now = compared.conditions((await both.job(name))[1])
     theirs, ours = await both.transitions(name, lambda newest: newest == now)
     assert ours == theirs
-    return [{type_ for type_, said, _ in each if said == "True"} for each in ours]
+    return [{type_ for type_, status_value, _ in each if status_value == "True"} for each in ours]
 
 
 def _is(job, type_):
@@ -129,19 +136,19 @@ async def test_a_jobs_children_and_status_are_those_of_the_training_operator(bot
     theirs, ours = await both.listed(PODS, name)
     assert list(ours) == list(theirs)
     for pod_name in theirs:
-        wanted, made = (
+        theirs_compared, ours_compared = (
             compared.as_ours(compared.pod(theirs[pod_name]), job),
             compared.sorted_env(compared.pod(ours[pod_name])),
         )
         if job["spec"].get("elasticPolicy") is not None and "Master" not in job["spec"]["pytorchReplicaSpecs"]:
-            assert compared.waits_for_worker_0(made) is not pod_name.endswith("-worker-0")
-            made["spec"]["initContainers"] = wanted["spec"]["initContainers"]
-        assert made == wanted
+            assert compared.waits_for_worker_0(ours_compared) is not pod_name.endswith("-worker-0")
+            ours_compared["spec"]["initContainers"] = theirs_compared["spec"]["initContainers"]
+        assert ours_compared == theirs_compared
     for path, plain in ((SERVICES, compared.service), (HPAS, compared.other)):
         theirs, ours = await both.listed(path, name)
-        for there in theirs.values() if path == SERVICES and job["spec"].get("elasticPolicy") is not None else ():
-            for port in there["spec"]["ports"]:  # SD-14
-                if "worker" in there["metadata"]["name"] and port["port"] == 23456:
+        for service in theirs.values() if path == SERVICES and job["spec"].get("elasticPolicy") is not None else ():
+            for port in service["spec"]["ports"]:  # SD-14
+                if "worker" in service["metadata"]["name"] and port["port"] == 23456:
                     port["port"] = 29400
         assert {key: plain(each) for key, each in ours.items()} == {key: plain(each) for key, each in theirs.items()}
     theirs, ours = map(compared.status, await both.job(name))
@@ -155,10 +162,10 @@ async def test_a_job_comes_to_the_same_end_whatever_becomes_of_its_pods(both, jo
     before = [sorted(each["metadata"]["uid"] for each in found.values()) for found in await both.listed(PODS, name)]
     for role, index, phase, code in events:
         await both.become(phase, code, job_name=name, replica_type=role, replica_index=str(index))
-    anew = any(phase == "Failed" for _, _, phase, _ in events) and comes_to == "Running"
-    if anew:
+    recreates = any(phase == "Failed" for _, _, phase, _ in events) and comes_to == "Running"
+    if recreates:
         for namespace, uids in zip((THEIRS, OURS), before, strict=True):
-            await both.api.until(PODS.format(namespace), lambda now, uids=uids: _anew(now, name, uids, left), 30)
+            await both.api.until(PODS.format(namespace), lambda now, uids=uids: _are_new(now, name, uids, left), 30)
         await both.become("Running", job_name=name)
     if comes_to:
         await both.until(JOBS, lambda now: any(_is(each, comes_to) for each in now if each["metadata"]["name"] == name))
@@ -182,7 +189,7 @@ async def test_a_job_comes_to_the_same_end_whatever_becomes_of_its_pods(both, jo
         theirs["replicaStatuses"]["Worker"]["selector"] = ours["replicaStatuses"]["Worker"]["selector"]
     assert ours == theirs
     had = await hold_transitions(both, name)
-    assert any("Restarting" in each for each in had) == anew
+    assert any("Restarting" in each for each in had) == recreates
 
 
 @pytest.mark.parametrize(("job", "steps"), CHANGES.values(), ids=CHANGES)
@@ -210,7 +217,7 @@ def _settled(job):
     return _is(job, "Failed") or not any(each.get("active") for each in job["status"]["replicaStatuses"].values())
 
 
-def _anew(pods, job, uids, count):
+def _are_new(pods, job, uids, count):
     mine = [each["metadata"]["uid"] for each in pods if _of(each, job)]
     return len(mine) == count and sorted(mine) != uids
 

@@ -73,12 +73,12 @@ STORIES = {
 
 def sent(name, raw):
     """A job as Volcano's webhook would leave it."""
-    made = copy.deepcopy({**raw, "metadata": {**raw["metadata"], "name": name}})
+    copy_of_raw = copy.deepcopy({**raw, "metadata": {**raw["metadata"], "name": name}})
     for key in ("namespace", "uid", "resourceVersion"):
-        made["metadata"].pop(key, None)
-    del made["status"]
-    job_defaults(made)
-    return made
+        copy_of_raw["metadata"].pop(key, None)
+    del copy_of_raw["status"]
+    job_defaults(copy_of_raw)
+    return copy_of_raw
 
 
 class Played:
@@ -107,8 +107,8 @@ class Played:
     async def play(self):
         jobs = {**SHAPES, **{name: each[0] for name, each in STORIES.items()}}
         await self.api.create_all([sent(name, raw) for name, raw in jobs.items()], self.namespace)
-        wanted = sum(task["replicas"] for raw in jobs.values() for task in raw["spec"]["tasks"])
-        await self.api.until(PODS.format(self.namespace), lambda pods: len(pods) >= wanted or None, 60)
+        pods_total = sum(task["replicas"] for raw in jobs.values() for task in raw["spec"]["tasks"])
+        await self.api.until(PODS.format(self.namespace), lambda pods: len(pods) >= pods_total or None, 60)
         for name in SHAPES:
             found = {path: await self.of(path, name) for path in (PODS, GROUPS, MAPS, SERVICES)}
             (raw,) = [each for each in await self.listed(JOBS) if each["metadata"]["name"] == name]
@@ -122,32 +122,39 @@ class Played:
             await self._phase(name, comes_to, restarted=comes_to == "Pending")
             self.ends[name] = await self._end(name, before)
 
-    async def _become(self, name, said):
+    async def _become(self, name, new_phase):
         for each in (await self.of(PODS, name)).values():
             meta = each["metadata"]
-            if meta["labels"]["volcano.sh/task-spec"] != "worker" and said(1) != ("Running", 0):
+            if meta["labels"]["volcano.sh/task-spec"] != "worker" and new_phase(1) != ("Running", 0):
                 continue
-            if (event := said(int(meta["labels"]["volcano.sh/task-index"]))) is None:
+            if (event := new_phase(int(meta["labels"]["volcano.sh/task-index"]))) is None:
                 continue
             phase, code = event
             state = {"running": {}} if phase == "Running" else {"terminated": {"exitCode": code}}
-            told = {"name": "main", "state": state, "ready": True, "restartCount": 0, "image": "", "imageID": ""}
+            container_status = {
+                "name": "main",
+                "state": state,
+                "ready": True,
+                "restartCount": 0,
+                "image": "",
+                "imageID": "",
+            }
             path = f"{PODS.format(self.namespace)}/{meta['name']}/status"
-            await self.api.patch(path, {"status": {"phase": phase, "containerStatuses": [told]}})
+            await self.api.patch(path, {"status": {"phase": phase, "containerStatuses": [container_status]}})
 
     async def _phase(self, name, phase, restarted=False):
-        def there(jobs):
+        def jobs_have_phase(jobs):
             found = [each.get("status") or {} for each in jobs if each["metadata"]["name"] == name]
             return any(
                 each.get("state", {}).get("phase") == phase and bool(each.get("retryCount")) >= restarted
                 for each in found
             )
 
-        await self.api.until(JOBS.format(self.namespace), lambda jobs: there(jobs) or None, 30)
+        await self.api.until(JOBS.format(self.namespace), lambda jobs: jobs_have_phase(jobs) or None, 30)
 
     async def _end(self, name, before):
         """Wait until nothing more changes; the pods that are left, which of them are new, and the counts."""
-        seen = None
+        newest_phase = None
         for _ in range(40):
             pods = await self.of(PODS, name)
             (raw,) = [each for each in await self.listed(JOBS) if each["metadata"]["name"] == name]
@@ -155,11 +162,11 @@ class Played:
                 {pod: (each["status"]["phase"], _uid(each) == _uid(before.get(pod))) for pod, each in pods.items()},
                 {key: raw["status"].get(key, 0) for key in _told_of(raw)},
             )
-            if now == seen:
+            if now == newest_phase:
                 return now
-            seen = now
+            newest_phase = now
             await asyncio.sleep(0.5)
-        return seen
+        return newest_phase
 
 
 def _told_of(job):
@@ -226,7 +233,7 @@ def _container(one):
     return one["name"], env, sorted(mounts, key=str), one.get("ports")
 
 
-async def _told(api, namespace):
+async def _transcript(api, namespace):
     played = Played(api, namespace)
     admitting = asyncio.create_task(played.admit())
     try:
@@ -254,10 +261,10 @@ async def both(module_plane):
         for namespace in (THEIRS, OURS):
             await api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
         module_plane.start_program("volcano-controllers", _commands(module_plane))
-        theirs = await _told(api, THEIRS)
+        theirs = await _transcript(api, THEIRS)
         module_plane.stop_program("volcano-controllers")
         await install(module_plane, api, "--gang=volcano", "--namespace", OURS, kinds="VolcanoJob")
-        yield theirs, await _told(api, OURS)
+        yield theirs, await _transcript(api, OURS)
 
 
 def _served(definition):

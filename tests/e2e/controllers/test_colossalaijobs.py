@@ -12,7 +12,7 @@ import yaml
 
 from hack.controlplane.plane import free_ports
 from tests.e2e.controllers.installed import ROOT, install
-from tests.e2e.controllers.shared.colossal import JOBS, RUNS, SCRIPTS, names, phases, with_sshds_folder, within
+from tests.e2e.controllers.shared.colossal import JOBS, RUNS, SCRIPTS, names, phases, wait_for_ends, with_sshds_folder
 from tests.e2e.launcher.operated import PODS, conditions, operated
 
 pytestmark = [
@@ -41,8 +41,8 @@ def guide(name, command, env=(), **spec):
     raw["spec"]["worker"] |= {"command": command, "torchArgs": [f"--master_port={port}"]}
     pod = raw["spec"]["worker"]["template"]["spec"]
     del pod["volumes"]
-    for gone in ("resources", "volumeMounts"):
-        del pod["containers"][0][gone]
+    for field in ("resources", "volumeMounts"):
+        del pod["containers"][0][field]
     return with_sshds_folder(raw, env)
 
 
@@ -52,8 +52,10 @@ async def world(module_plane, folder, tmp_path_factory):
         definition = (ROOT / "deploy/crds/colossalaijobs.batch.tensorstack.dev.yaml").read_text()
         await api.create(yaml.safe_load(definition))
         installed = install(module_plane, api)
-        made = await stack.enter_async_context(operated(module_plane, tmp_path_factory.mktemp("pods"), installed))
-        yield made
+        operated_world = await stack.enter_async_context(
+            operated(module_plane, tmp_path_factory.mktemp("pods"), installed)
+        )
+        yield operated_world
 
 
 async def left(world, job, pods):
@@ -83,23 +85,23 @@ async def test_a_job_is_debugged_then_trains_is_paused_and_resumed(world, folder
     job["spec"]["worker"]["replicas"] = 1
     pods, began = ["visited-launcher", "visited-worker-0"], folder / "began-visited"
     await world.api.call("POST", JOBS, job)
-    assert await within(world, pods, phases(world.api, "visited", "Running")) == ["Pending", "Running"]
+    assert await wait_for_ends(world, pods, phases(world.api, "visited", "Running")) == ["Pending", "Running"]
     assert not began.exists()
 
     await change(world, "visited", {"debug": {"enabled": False}})
-    await world.there(began, pods, within_s=240.0)
+    await world.wait_for_file(began, pods, within_s=240.0)
     assert [len(world.uids[name]) for name in pods] == [2, 2]
 
     await change(world, "visited", {"pause": {"enabled": True}})
-    await within(world, pods, phases(world.api, "visited", "Paused"))
+    await wait_for_ends(world, pods, phases(world.api, "visited", "Paused"))
     await left(world, "visited", [])
     began.unlink()
     following = asyncio.create_task(phases(world.api, "visited", "Succeeded"))
     await change(world, "visited", {"pause": {"enabled": False}})
-    await world.there(began, pods, within_s=240.0)
+    await world.wait_for_file(began, pods, within_s=240.0)
     (folder / "enough").touch()
-    seen = await within(world, pods, following)
-    assert [each for each in seen if each != "Paused"] == ["Resuming", "Running", "Succeeded"]
+    ends = await wait_for_ends(world, pods, following)
+    assert [each for each in ends if each != "Paused"] == ["Resuming", "Running", "Succeeded"]
 
 
 async def change(world, name, mode):

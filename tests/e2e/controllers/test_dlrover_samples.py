@@ -117,11 +117,11 @@ async def test_the_sample_of_parameter_servers_applies_and_is_told(world):
 
 async def test_the_sample_of_a_plan_applies_and_names_what_is_not_carried_out(world):
     plans = f"{GROUP}/namespaces/default/scaleplans"
-    asked = {"replicas": 2, "resource": {"cpu": "0.5", "memory": "256Mi"}}
-    spec = {"ownerJob": "servers", "replicaResourceSpecs": {"ps": asked, "worker": asked}}
+    role = {"replicas": 2, "resource": {"cpu": "0.5", "memory": "256Mi"}}
+    spec = {"ownerJob": "servers", "replicaResourceSpecs": {"ps": role, "worker": role}}
     spec["migratePods"] = [{"name": "servers-edljob-ps-0", "resource": {"cpu": "2", "memory": "512Mi"}}]
     meta = {"name": "plan", "labels": {"elasticjob-name": "servers", "scale-type": "manual"}}
     plan = {"apiVersion": API, "kind": "ScalePlan", "metadata": meta, "spec": spec}
     await world.api.call("POST", plans, plan)
-    told = await reached(world, "plan", "Failed", plans)
-    assert "spec.migratePods is not carried out" in told["status"]["message"]
+    ended_plan = await reached(world, "plan", "Failed", plans)
+    assert "spec.migratePods is not carried out" in ended_plan["status"]["message"]

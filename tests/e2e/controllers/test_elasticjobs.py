@@ -34,8 +34,8 @@ DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 def job(name, command, replicas=1, namespace="default", of_workers=(), **more):
     """A job of this many workers, which run the command in a shell."""
     container = {"command": ["bash", "-c", command], "imagePullPolicy": "IfNotPresent"}
-    made = elasticjobs.job(elasticjobs.worker(replicas, container, NOBODY, **dict(of_workers)), name=name, **more)
-    return {**made, "metadata": {"name": name, "namespace": namespace}}
+    raw_job = elasticjobs.job(elasticjobs.worker(replicas, container, NOBODY, **dict(of_workers)), name=name, **more)
+    return {**raw_job, "metadata": {"name": name, "namespace": namespace}}
 
 
 def served(definition):
@@ -51,11 +51,11 @@ def folder(tmp_path_factory):
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def world(module_plane, folder, tmp_path_factory):
-    alone = f"{RUN} --no-python touch {folder}/alone-$ELASTIC_JOB_NAME-"
+    single_command = f"{RUN} --no-python touch {folder}/alone-$ELASTIC_JOB_NAME-"
     jobs = [
         job("tune", KILLED.format(run=f"{RUN} {TRAIN} {folder}", folder=folder), 3),
-        job("alone", f"{alone}default"),
-        job("alone", f"{alone}other", namespace="other"),
+        job("alone", f"{single_command}default"),
+        job("alone", f"{single_command}other", namespace="other"),
         job("fails", f"{RUN} --max_restarts=0 --no-python false"),
         job("spent", f"{ALONE} sh -c 'echo $POD_NAME >> {folder}/spent; exit 5'", of_workers={"restartCount": 1}),
         job("strange", "true", distributionStrategy="ParameterServerStrategy"),
@@ -107,9 +107,9 @@ async def test_workers_meet_at_their_master_and_train(module_plane, world, folde
     assert await trains(folder, 3, say=lambda: logs(world)) == 1
     workers = [f"tune-edljob-worker-{rank}" for rank in range(3)]
     argv = [cache.binary("kubectl"), "--kubeconfig", module_plane.kubeconfig, "get", "pods", "--output=name"]
-    told = await asyncio.to_thread(subprocess.run, argv, capture_output=True, text=True, timeout=60)
-    pods = [name.removeprefix("pod/") for name in told.stdout.split() if "tune" in name]
-    assert sorted(pods) == ["elasticjob-tune-dlrover-master-0", *workers], told
+    process = await asyncio.to_thread(subprocess.run, argv, capture_output=True, text=True, timeout=60)
+    pods = [name.removeprefix("pod/") for name in process.stdout.split() if "tune" in name]
+    assert sorted(pods) == ["elasticjob-tune-dlrover-master-0", *workers], process
     assert [world.env[each]["NODE_NUM"] for each in workers] == ["3"] * 3
     assert "coordinator_begun" in world.log("elasticjob-tune-dlrover-master-0")
     assert (await reached(world, "tune", "Running"))["status"]["replicaStatuses"]["worker"]["active"] == 3

@@ -50,7 +50,7 @@ async def why(plane, name):
     return found["text"], found["next"]
 
 
-async def told(api, path, reason):
+async def events_of(api, path, reason):
     """Wait for an Event with this reason; its message."""
 
     def found(events):
@@ -66,7 +66,7 @@ async def test_pods_beyond_a_quota_are_told_and_made_once_there_is_room(api, mod
     await api.create({**quota, "spec": {"hard": {"pods": "2"}}})
     await api.until(f"{path}/resourcequotas", lambda all_: [each for each in all_ if each["status"].get("used")], 40)
     await api.create(job("bert", "quota", 4))
-    assert "exceeded quota" in await told(api, path, "CreationFailed")
+    assert "exceeded quota" in await events_of(api, path, "CreationFailed")
     await api.until(f"{path}/pods", count(2), 20)
     text, then = await why(module_plane, "PyTorchJob/quota/bert")
     assert text.startswith("the API server refuses what it needs, last ")
@@ -85,7 +85,7 @@ async def test_a_strangers_object_with_a_childs_name_is_told_and_stays(api, modu
     mine = await api.create({**pod, "spec": {"containers": [{"name": "c", "image": "i"}]}})
     await api.create(job("bert", "taken", 3))
     told_of = "Pod bert-worker-1 exists and belongs to somebody else (turnout explain NameTaken)"
-    assert await told(api, path, "NameTaken") == told_of
+    assert await events_of(api, path, "NameTaken") == told_of
     await api.until(f"{path}/pods", count(3), 20)
     text, _ = await why(module_plane, "PyTorchJob/taken/bert")
     assert text.startswith("Pod bert-worker-1 exists and belongs to somebody else (")
@@ -157,7 +157,7 @@ class Storm:
         return self._dice.choice([refusal(409, "Conflict", "changed meanwhile"), refusal(500, "InternalError", "etcd")])
 
 
-def made(proxy):
+def controllers_behind(proxy):
     """The numbers of pods and of Services that were made through the proxy."""
     posts = [each.path.rpartition("/")[2] for each in proxy.requests if (each.method, each.code) == ("POST", 201)]
     return posts.count("pods"), posts.count("services")
@@ -167,7 +167,7 @@ async def passed_on(proxy, pods):
     """Wait until the proxy has passed on the answers to so many pods that were made."""
     async with asyncio.timeout(60):
         while True:
-            if made(proxy)[0] >= pods:
+            if controllers_behind(proxy)[0] >= pods:
                 break
             await asyncio.sleep(0.002)
 
@@ -196,7 +196,7 @@ async def test_a_controller_killed_in_a_storm_of_refusals_makes_no_pod_twice(api
         await api.until(f"{path}/pods", lambda all_: _replaced(pods, all_), 60)
         await passed_on(proxy, 17)  # a watch may show a pod before the answer to its maker is here
         assert storm.refused > 20
-        assert made(proxy) == (17, 16)
+        assert controllers_behind(proxy) == (17, 16)
     names = {f"job-{number}-worker-{index}" for number in range(4) for index in range(4)}
     assert {each["metadata"]["name"] for each in pods} == {each["metadata"]["name"] for each in services} == names
 

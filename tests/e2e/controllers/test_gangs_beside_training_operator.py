@@ -54,7 +54,7 @@ async def api(module_plane):
         await install(plane, api, "--namespace", OURS, "--gang", "volcano")
         for namespace in (THEIRS, OURS):
             await api.create_all(JOBS.values(), namespace)
-            await api.until(GROUPS.format(namespace), lambda there: len(there) >= len(JOBS), 60)
+            await api.until(GROUPS.format(namespace), lambda groups: len(groups) >= len(JOBS), 60)
         yield api
 
 
@@ -71,8 +71,13 @@ async def listed(api, path, name):
 async def pods_after_sessions(api, name, size):
     """Write the condition of one Volcano session a second, until the Training Operator's pods exist; at most 60."""
     for session in range(60):
-        waits = {"type": "Unschedulable", "status": "True", "reason": "NotEnoughTasks", "transitionID": f"{session}"}
-        await api.patch(f"{GROUPS.format(THEIRS)}/{name}", {"status": {"conditions": [waits]}})
+        condition = {
+            "type": "Unschedulable",
+            "status": "True",
+            "reason": "NotEnoughTasks",
+            "transitionID": f"{session}",
+        }
+        await api.patch(f"{GROUPS.format(THEIRS)}/{name}", {"status": {"conditions": [condition]}})
         with contextlib.suppress(TimeoutError):
             return await api.until(PODS.format(THEIRS), lambda pods: len(_of(pods, name)) == size, 1)
     raise AssertionError(f"the Training Operator made no pods for {name} in 60 sessions")
@@ -95,9 +100,9 @@ async def test_pod_groups_and_pods_are_those_of_the_training_operator(api, job):
     await api.until(PODS.format(OURS), lambda pods: len(_of(pods, name)) == size, 60)
     theirs, ours = await listed(api, PODS, name)
     for pod in theirs:
-        wanted, made = compared.pod(theirs[pod]), compared.pod(ours[pod])
-        assert made["metadata"]["annotations"] == wanted["metadata"]["annotations"]
-        assert made["spec"]["schedulerName"] == wanted["spec"]["schedulerName"] == "volcano"
+        their_pod, our_pod = compared.pod(theirs[pod]), compared.pod(ours[pod])
+        assert our_pod["metadata"]["annotations"] == their_pod["metadata"]["annotations"]
+        assert our_pod["spec"]["schedulerName"] == their_pod["spec"]["schedulerName"] == "volcano"
 
 
 def _of(pods, name):

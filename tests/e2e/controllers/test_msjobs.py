@@ -33,8 +33,8 @@ def guide(name, command, workers=2):
         pod = role["template"]["spec"]
         (container,) = pod["containers"]
         container["command"] = command
-        for gone in ("volumeMounts", "workingDir"):
-            del container[gone]
+        for field in ("volumeMounts", "workingDir"):
+            del container[field]
         del pod["volumes"]
         pod |= NOBODY
     raw["spec"]["msReplicaSpecs"]["Worker"]["replicas"] = workers
@@ -55,10 +55,12 @@ async def world(module_plane, folder, tmp_path_factory):
         definition = (ROOT / "deploy/crds/msjobs.mindspore.gitee.com.yaml").read_text()
         await api.create(yaml.safe_load(definition))
         installed = install(module_plane, api)
-        made = await stack.enter_async_context(operated(module_plane, tmp_path_factory.mktemp("pods"), installed))
+        operated_world = await stack.enter_async_context(
+            operated(module_plane, tmp_path_factory.mktemp("pods"), installed)
+        )
         await api.create(one("alone", f"touch {folder}/alone"))
         await api.create(one("left", "echo 'E: bindIP failed' >&2; exit 1"))
-        yield made
+        yield operated_world
 
 
 @pytest.mark.contract("MS-08")
@@ -79,7 +81,9 @@ async def test_mindspores_own_data_parallel_sample_trains(world, folder):
     sample = [os.environ["TURNOUT_MINDSPORE"], str(SAMPLE), str(folder)]
     await world.api.call("POST", JOBS, guide("real", sample))
     async with served(world.api, "default", "real-scheduler-0"):
-        await world.there(folder / "mindspore", ["real-scheduler-0", "real-worker-0", "real-worker-1"], within_s=400.0)
+        await world.wait_for_file(
+            folder / "mindspore", ["real-scheduler-0", "real-worker-0", "real-worker-1"], within_s=400.0
+        )
         await world.condition("real", "Succeeded", JOBS)
     document = json.loads(await asyncio.to_thread((folder / "mindspore").read_text))
     assert document["world"] == 2

@@ -47,12 +47,12 @@ async def world(module_plane, folder, tmp_path_factory):
 @pytest.mark.contract("PE-40", "PE-41", "PE-48")
 async def test_an_elastic_job_is_resized_by_its_scale_and_trains_to_its_end(world, folder):
     names = ["bert-worker-0", "bert-worker-1", "bert-worker-2"]
-    await world.there(folder / "round-1-of-3", names, within_s=300.0)
+    await world.wait_for_file(folder / "round-1-of-3", names, within_s=300.0)
     assert world.env["bert-worker-1"]["PET_RDZV_ENDPOINT"].startswith("bert-worker-0:")
     await scale(world, 2)
-    await world.there(folder / "round-2-of-2", names[:2], within_s=180.0)
+    await world.wait_for_file(folder / "round-2-of-2", names[:2], within_s=180.0)
     await scale(world, 3)
-    await world.there(folder / "round-3-of-3", names, within_s=180.0)
+    await world.wait_for_file(folder / "round-3-of-3", names, within_s=180.0)
     assert [len(world.uids[name]) for name in names] == [1, 1, 2]  # the highest index left, and came again
     (folder / "enough").touch()
     job = await world.condition("bert", "Succeeded", within_s=180.0)

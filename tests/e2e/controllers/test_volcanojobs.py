@@ -28,8 +28,8 @@ def job(name, command, replicas=2, **spec):
     """A job of one task, whose pods run the command in a shell."""
     pods = {**NOBODY, "restartPolicy": "Never", "terminationGracePeriodSeconds": 1}
     task = volcanojobs.task(replicas=replicas, spec=pods, container={"command": ["sh", "-c", command]})
-    made = volcanojobs.job(task, **{"plugins": {"env": []}, **spec})
-    return {**made, "metadata": {"name": name}}
+    raw_job = volcanojobs.job(task, **{"plugins": {"env": []}, **spec})
+    return {**raw_job, "metadata": {"name": name}}
 
 
 def once(file, then=""):
@@ -64,9 +64,9 @@ async def world(module_plane, folder, tmp_path_factory):
         await api.create(yaml.safe_load(await asyncio.to_thread(definition.read_text)))
         await api.until(DEFINITIONS, lambda all_: any(map(served, all_)) or None)
         controlled = install(module_plane, api, kinds="VolcanoJob")
-        async with operated(module_plane, tmp_path_factory.mktemp("pods"), controlled) as made:
+        async with operated(module_plane, tmp_path_factory.mktemp("pods"), controlled) as operated_world:
             await api.create_all(jobs)
-            yield made
+            yield operated_world
 
 
 def served(definition):
@@ -77,16 +77,16 @@ def served(definition):
 
 async def reached(world, name, phase, within_s=180.0):
     """Wait until a job has this phase; its status then."""
-    seen = None
+    newest_phase = None
     try:
         async with asyncio.timeout(within_s):
             async for _, now in world.api.changes(JOBS):
                 if now.obj.get("metadata", {}).get("name") == name:
-                    seen = now.obj.get("status") or {}
-                    if (seen.get("state") or {}).get("phase") == phase:
-                        return seen
+                    newest_phase = now.obj.get("status") or {}
+                    if (newest_phase.get("state") or {}).get("phase") == phase:
+                        return newest_phase
     except TimeoutError:
-        raise AssertionError(f"{name} is never {phase}: {seen}") from None
+        raise AssertionError(f"{name} is never {phase}: {newest_phase}") from None
     raise AssertionError("a watch does not end")
 
 

@@ -125,16 +125,16 @@ async def test_a_higher_priority_evicts_exactly_the_cheapest_gang_and_lands(stag
         assert set(node_by_pod.values()) == nodes
         assert gated(await api.pods()) == {f"low-{at}" for at in range(4)}
         assert not [each for each in await api.pods() if each["metadata"].get("deletionTimestamp")]
-    told = await stage.events("Preempted")
-    assert {event["involvedObject"]["name"] for event in told} <= cheap
+    events = await stage.events("Preempted")
+    assert {event["involvedObject"]["name"] for event in events} <= cheap
 
 
 @pytest.mark.slow
 async def test_members_that_never_come_are_told_and_the_rest_stays_gated(stage):
     await begin(stage, leaves=1)
     await stage.submit(*gang("bert", 8)[:7])
-    (told,) = await stage.events("GangIncomplete", within_s=30)
-    assert "7 of 8 members exist" in told["message"]
+    (event,) = await stage.events("GangIncomplete", within_s=30)
+    assert "7 of 8 members exist" in event["message"]
     async with stage.plane.api() as api:
         assert len(gated(await api.pods())) == 7
 
@@ -149,8 +149,8 @@ async def test_a_required_gang_is_let_go_to_its_hosts_and_to_no_others(stage):
     async with stage.plane.api() as api:
         for pod in await api.pods():
             required = pod["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
-            here = {"key": "metadata.name", "operator": "In", "values": [pod["spec"]["nodeName"]]}
-            assert required["nodeSelectorTerms"] == [{**hosts, "matchFields": [here]}]
+            requirement = {"key": "metadata.name", "operator": "In", "values": [pod["spec"]["nodeName"]]}
+            assert required["nodeSelectorTerms"] == [{**hosts, "matchFields": [requirement]}]
 
 
 async def test_a_gate_on_a_pod_of_no_gang_is_lifted_at_once_and_told(stage):

@@ -49,8 +49,8 @@ async def install(stage, *, kubernetes=chart.KUBERNETES, **values):
             await api.apply(each)
         await api.apply(cluster.config_map(stage.text, namespace="turnout-system"))
     (deployment,) = (each for each in objects if each["kind"] == "Deployment")
-    told = deployment["spec"]["template"]["spec"]["containers"][0]["args"]
-    return [each.replace("$(POD_NAMESPACE)", "turnout-system") for each in told]
+    flags = deployment["spec"]["template"]["spec"]["containers"][0]["args"]
+    return [each.replace("$(POD_NAMESPACE)", "turnout-system") for each in flags]
 
 
 def start(stage, flags):
@@ -75,8 +75,8 @@ async def refused(api, path, change, policy, within_s=30):
 
 def pinned(*terms, **more):
     """A change that lifts the gate and asks for these nodes."""
-    near = {TERMS: {"nodeSelectorTerms": list(terms)}} if terms else {}
-    return {"spec": {"schedulingGates": None, "affinity": {"nodeAffinity": {**near, **more}}}}
+    node_terms = {TERMS: {"nodeSelectorTerms": list(terms)}} if terms else {}
+    return {"spec": {"schedulingGates": None, "affinity": {"nodeAffinity": {**node_terms, **more}}}}
 
 
 ON_A = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["a"]}]}

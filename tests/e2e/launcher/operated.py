@@ -59,18 +59,18 @@ class Operated:
             self.uids[name].append(uid)
             self.env[name] = {each["name"]: each.get("value") for each in pod["spec"]["containers"][0].get("env", ())}
             self.labels[name] = pod["metadata"]["labels"]
-        for told in pod["status"].get("containerStatuses", ()):
-            runs = ((told["restartCount"] - 1, told.get("lastState")), (told["restartCount"], told["state"]))
+        for status in pod["status"].get("containerStatuses", ()):
+            runs = ((status["restartCount"] - 1, status.get("lastState")), (status["restartCount"], status["state"]))
             for run, state in runs:
                 ended = (state or {}).get("terminated")
                 if ended and (uid, run) not in self._ends:
                     self._ends.add((uid, run))
                     self.codes[name].append(ended["exitCode"])
 
-    async def until(self, seen, within_s=120.0):
+    async def until(self, condition, within_s=120.0):
         """Wait until what was seen of the pods answers true."""
         async with asyncio.timeout(within_s), self._news:
-            await self._news.wait_for(seen)
+            await self._news.wait_for(condition)
 
     async def condition(self, job, kind, path=JOBS, within_s=120.0):
         """Wait until a job has this condition; the job then."""
@@ -89,7 +89,7 @@ class Operated:
         file = self._logs("default", pod)
         return file.read_text() if file else ""
 
-    async def there(self, file, pods=(), within_s=120.0):
+    async def wait_for_file(self, file, pods=(), within_s=120.0):
         """Wait until a script has left this file; what pods have written is told where it never does."""
         try:
             async with asyncio.timeout(within_s):
@@ -110,23 +110,23 @@ def conditions(job):
 async def operated(plane, folder, controlled=None):
     """Run it all on a plane until the block ends. controlled: starts what controls PyTorchJobs, training-operator."""
     config = await asyncio.to_thread(plane.kubeconfig.read_bytes)
-    kept, pair = PodLogs(), plane.authority.server("kubelet", ("127.0.0.1",))
+    logs, pair = PodLogs(), plane.authority.server("kubelet", ("127.0.0.1",))
     async with (
-        attached_cluster(kubeconfig.read_kubeconfig(config)) as made,
-        endpoint(kept, plane.ca, pair.cert, pair.key) as logs_port,
+        attached_cluster(kubeconfig.read_kubeconfig(config)) as cluster,
+        endpoint(logs, plane.ca, pair.cert, pair.key) as logs_port,
         asyncio.TaskGroup() as tasks,
     ):
         await asyncio.to_thread(plane.start_scheduler)
         await (asyncio.to_thread(plane.start_training_operator) if controlled is None else controlled)
         await asyncio.to_thread(plane.start_controller_manager)
-        runner = kept.runner = made.run_pods(PACE, folder, config)
-        await made.add_nodes(generate_nodes(2), 8, (HOST, logs_port))
+        runner = logs.runner = cluster.run_pods(PACE, folder, config)
+        await cluster.add_nodes(generate_nodes(2), 8, (HOST, logs_port))
 
         def log(namespace, name):
             life = runner.find(namespace, name)
             return life and life.log_of(life.pod["spec"]["containers"][0]["name"], False)
 
-        world = Operated(made.api, log)
+        world = Operated(cluster.api, log)
         watching = tasks.create_task(world.watch_pods())
         try:
             yield world
@@ -148,14 +148,14 @@ def given(job):
 
 def example(job, command, *, workers, **policy):
     """The PyTorchJob of the examples under this name; each worker runs the command in a shell, one process each."""
-    made = next(yaml.safe_load_all((EXAMPLES / "pytorchjob.yaml").read_text().replace("example-job", job)))
-    made["spec"]["elasticPolicy"] |= {"minReplicas": min(workers, 2), "maxReplicas": workers, **policy}
-    made["spec"]["nprocPerNode"] = "1"
-    worker = made["spec"]["pytorchReplicaSpecs"]["Worker"]
+    raw_job = next(yaml.safe_load_all((EXAMPLES / "pytorchjob.yaml").read_text().replace("example-job", job)))
+    raw_job["spec"]["elasticPolicy"] |= {"minReplicas": min(workers, 2), "maxReplicas": workers, **policy}
+    raw_job["spec"]["nprocPerNode"] = "1"
+    worker = raw_job["spec"]["pytorchReplicaSpecs"]["Worker"]
     worker["replicas"] = workers
     (container,) = worker["template"]["spec"]["containers"]
     container |= {"command": ["bash", "-c", command], "resources": {"limits": {"nvidia.com/gpu": 1}}}
-    return made
+    return raw_job
 
 
 def policy():
@@ -178,16 +178,16 @@ def plain(job, command, backoff_limit=None):
 
     backoff_limit: how many new pods it gets, whatever the code, in place of the policy of the examples.
     """
-    made = next(yaml.safe_load_all((EXAMPLES / "indexed-job.yaml").read_text().replace("example-job", job)))
-    made["spec"] |= {"completions": 1, "parallelism": 1}
+    raw_job = next(yaml.safe_load_all((EXAMPLES / "indexed-job.yaml").read_text().replace("example-job", job)))
+    raw_job["spec"] |= {"completions": 1, "parallelism": 1}
     if backoff_limit is not None:
-        del made["spec"]["podFailurePolicy"]
-        made["spec"]["backoffLimit"] = backoff_limit
-    pod = made["spec"]["template"]["spec"]
+        del raw_job["spec"]["podFailurePolicy"]
+        raw_job["spec"]["backoffLimit"] = backoff_limit
+    pod = raw_job["spec"]["template"]["spec"]
     del pod["volumes"], pod["securityContext"]
     pod |= NOBODY
     (container,) = pod["containers"]
     del container["volumeMounts"], container["resources"], container["args"]
     container["command"] = ["sh", "-c", command]
     container["env"].append({"name": "POD_UID", "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}})
-    return made
+    return raw_job

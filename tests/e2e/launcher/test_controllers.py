@@ -88,7 +88,7 @@ async def world(module_plane, folder, tmp_path_factory):
     "PE-09", "PE-30", "PE-31", "PE-32", "PE-35", "PE-36", "PE-37", "PE-38", "PE-39", "PE-40", "PE-41", "PE-43"
 )
 async def test_the_variables_of_the_operator_are_enough_to_form_one_world(world, folder):
-    await world.there(folder / "round-1-of-3", ["bert-worker-0", "bert-worker-1", "bert-worker-2"])
+    await world.wait_for_file(folder / "round-1-of-3", ["bert-worker-0", "bert-worker-1", "bert-worker-2"])
     for pod in ("bert-worker-0", "bert-worker-1", "bert-worker-2"):
         set_ = {name: value for name, value in world.env[pod].items() if name.startswith(("PET_", "PYTHON"))}
         assert set_ == {
@@ -107,7 +107,7 @@ async def test_the_variables_of_the_operator_are_enough_to_form_one_world(world,
 @pytest.mark.contract("PE-41")
 async def test_the_name_that_is_the_endpoint_has_a_headless_service_of_its_pod(world, folder):
     """PE-41: it resolves to worker 0, and so does each other worker's name to its own."""
-    await world.there(folder / "round-1-of-3")
+    await world.wait_for_file(folder / "round-1-of-3")
     for pod in ("bert-worker-0", "bert-worker-1", "bert-worker-2"):
         service = await world.api.call("GET", f"{SERVICES}/{pod}")
         assert service["spec"]["clusterIP"] == "None"
@@ -118,29 +118,29 @@ async def test_the_name_that_is_the_endpoint_has_a_headless_service_of_its_pod(w
 
 
 async def test_a_worker_that_is_evicted_drains_with_143_and_its_new_pod_joins(world, folder):
-    await world.there(folder / "round-1-of-3")
+    await world.wait_for_file(folder / "round-1-of-3")
     eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "bert-worker-1"}}
     await world.api.call("POST", f"{PODS}/bert-worker-1/eviction", eviction)
     await world.until(lambda: len(world.uids["bert-worker-1"]) == 2)
     assert world.codes["bert-worker-1"] == [143]
-    await world.there(folder / "round-3-of-3", ["bert-worker-0", "bert-worker-1"])
+    await world.wait_for_file(folder / "round-3-of-3", ["bert-worker-0", "bert-worker-1"])
     assert (folder / "round-2-of-2").exists()
     assert not await world.conditions("bert") & {"Succeeded", "Failed"}
 
 
 async def test_a_worker_that_scaling_takes_away_drains_and_the_job_goes_on(world, folder):
-    await world.there(folder / "round-3-of-3")
+    await world.wait_for_file(folder / "round-3-of-3")
     fewer = {"spec": {"pytorchReplicaSpecs": {"Worker": {"replicas": 2}}}}
     await world.api.call("PATCH", f"{JOBS}/bert", fewer, "application/merge-patch+json")
     await world.until(lambda: world.codes["bert-worker-2"])
     assert world.codes["bert-worker-2"] == [143]
-    await world.there(folder / "round-4-of-2", ["bert-worker-0", "bert-worker-1"])
+    await world.wait_for_file(folder / "round-4-of-2", ["bert-worker-0", "bert-worker-1"])
     assert not await world.conditions("bert") & {"Succeeded", "Failed"}
 
 
 @pytest.mark.contract("DL-107")
 async def test_kubectl_logs_has_the_addresses_by_rank_of_each_round(module_plane, world, folder):
-    await world.there(folder / "round-4-of-2")
+    await world.wait_for_file(folder / "round-4-of-2")
     argv = [cache.binary("kubectl"), "--kubeconfig", module_plane.kubeconfig, "logs", "bert-worker-0"]
     shown = await asyncio.to_thread(subprocess.run, argv, capture_output=True, text=True, timeout=60)
     formed = re.findall(r" world_formed .*round=(\d+) members=(\d+) .*ips=\((.*?)\)", shown.stdout)
@@ -193,7 +193,7 @@ async def test_an_empty_word_for_standalone_is_a_yes_where_torchrun_dies_of_it(w
 
 
 async def test_a_shell_as_process_1_passes_on_the_sigterm_that_it_traps(world, folder):
-    await world.there(folder / "begun", ["wrapped-worker-0"])
+    await world.wait_for_file(folder / "begun", ["wrapped-worker-0"])
     await world.api.call("DELETE", f"{PODS}/wrapped-worker-0")
     await world.condition("wrapped", "Succeeded")
     assert (folder / "saved-by-hook").exists()
@@ -227,7 +227,7 @@ async def test_a_job_that_asks_for_etcd_is_taken_and_runs_without_its_server(wor
 
 @pytest.mark.contract("PE-03", "VE-21")
 async def test_plain_torchrun_works_in_the_same_pods(world, folder):
-    await world.there(folder / "torch", ["torch-worker-0"])
+    await world.wait_for_file(folder / "torch", ["torch-worker-0"])
     await world.condition("torch", "Succeeded")
 
 

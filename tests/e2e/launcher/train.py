@@ -19,11 +19,11 @@ saved = folder / "saved"
 dist.init_process_group("gloo")
 steps = Steps()
 for step in steps.count(int(saved.read_text()) + 1 if saved.exists() else 0):
-    seen = torch.tensor([1, int((folder / "enough").exists())])
-    dist.all_reduce(seen)
-    there, enough = seen.tolist()
+    votes = torch.tensor([1, int((folder / "enough").exists())])
+    dist.all_reduce(votes)
+    worker_count, enough = votes.tolist()
     if rank == 0:
-        (folder / f"round-{os.environ['TURNOUT_ROUND']}-of-{there}").touch()
+        (folder / f"round-{os.environ['TURNOUT_ROUND']}-of-{worker_count}").touch()
     time.sleep(0.02)
     last = steps.done(step)
     if rank == 0 and (last or enough):

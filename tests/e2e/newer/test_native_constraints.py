@@ -35,8 +35,8 @@ async def test_a_native_gang_waits_for_a_rack_that_holds_it_and_lands_there(stag
         stage.start_scheduler(flags=(GATES,))
         group = cluster.pod_group("native", "bert", 4)
         group["spec"]["schedulingConstraints"] = {"topology": [{"key": RACK}]}
-        (made,) = await stage.submit(group)
-        assert made["spec"]["schedulingConstraints"]["topology"] == [{"key": RACK}]  # not dropped
+        (raw_group,) = await stage.submit(group)
+        assert raw_group["spec"]["schedulingConstraints"]["topology"] == [{"key": RACK}]  # not dropped
         await stage.submit(*cluster.native_gang("bert", 4))
         await asyncio.sleep(3)
         assert await bound_now(stage, "bert") == {}

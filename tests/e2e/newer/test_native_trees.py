@@ -50,8 +50,8 @@ async def test_gangs_of_one_tree_wait_for_a_rack_that_holds_them_all(stage):
         stage.start_extender()
         stage.start_scheduler(flags=(GATES,))
         for each in tree():
-            (made,) = await stage.submit(each)
-        assert made["spec"]["parentCompositePodGroupName"] == "serve"  # not dropped
+            (raw_group,) = await stage.submit(each)
+        assert raw_group["spec"]["parentCompositePodGroupName"] == "serve"  # not dropped
         await stage.submit(*cluster.native_gang("prefill", 1), *cluster.native_gang("decode", 2))
         await refused(stage, "decode", 2)
         assert await bound_now(stage, "prefill") == {}

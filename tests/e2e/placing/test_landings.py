@@ -64,9 +64,9 @@ def volcano(size, part):
 
 def pod_group(minimum, **spec):
     """Volcano's PodGroup of these pods."""
-    made = cluster.pod_group("volcano", "g", minimum)
-    made["spec"].update(spec)
-    return made
+    raw_group = cluster.pod_group("volcano", "g", minimum)
+    raw_group["spec"].update(spec)
+    return raw_group
 
 
 def subgroups(size):
@@ -101,14 +101,14 @@ def lws(groups, size, notes):
 def jobset(jobs, size, notes):
     """Pods of the jobs of a JobSet."""
     marks = {labels.JOBSET_NAME: "js"}
-    made = [cluster.koordinator_gang(f"js-{at}", size, notes=notes, marks=marks) for at in range(jobs)]
-    pods = [pod for each in made for pod in each]
+    pods_by_job = [cluster.koordinator_gang(f"js-{at}", size, notes=notes, marks=marks) for at in range(jobs)]
+    pods = [pod for each in pods_by_job for pod in each]
     for at, pod in enumerate(pods):
         pod["metadata"]["name"], pod["metadata"]["labels"]["gang"] = f"g-{at}", "g"
     return pods
 
 
-def called(name, objects):
+def named(name, objects):
     """Objects of a gang under this name.
 
     Its own, since the extender may still know the PodGroup of the row before, and form another's groups by its min.
@@ -134,7 +134,7 @@ TWO = [{"name": f"w-{at}", "minMember": 2, "topologyConstraint": A_RACK} for at 
 ])  # fmt: skip
 async def test_pods_land_as_their_wish_says(shared, objects, size, leaves, run):
     name = f"g{next(NUMBER)}"
-    await shared.submit(*called(name, objects))  # side by side: pods may be there before the PodGroup that they name
+    await shared.submit(*named(name, objects))  # side by side: pods may be there before the PodGroup that they name
     node_by_pod = await shared.landed(name, size)
     at = [shared.leaf[shared.ip_of[node_by_pod[f"{name}-{rank}"]]] for rank in range(size)]
     await clear(shared)

@@ -31,11 +31,11 @@ async def test_a_required_gang_that_lost_a_host_moves_whole_where_all_of_it_fits
         before = {pod["metadata"]["uid"] for pod in await api.pods(selector=JOB.replace("%3D", "="))}
         await api.patch(f"/api/v1/nodes/{node}", {"spec": {"unschedulable": True}})
         await api.delete(f"{PODS}/{lost}")
-        again = await api.until(f"{PODS}?labelSelector={JOB}", lambda pods: moved(pods, before))
-    (leaf,) = set(stage.leaves(again))
+        new_node_by_pod = await api.until(f"{PODS}?labelSelector={JOB}", lambda pods: moved(pods, before))
+    (leaf,) = set(stage.leaves(new_node_by_pod))
     assert leaf != first
-    told = {event["involvedObject"]["name"] for event in await stage.events("GangMoved")}
-    assert told == node_by_pod.keys() - {lost}
+    pods_of_events = {event["involvedObject"]["name"] for event in await stage.events("GangMoved")}
+    assert pods_of_events == node_by_pod.keys() - {lost}
 
 
 async def test_a_younger_gang_does_not_take_the_place_to_which_a_gang_moves(stage):
@@ -61,8 +61,8 @@ async def test_a_younger_gang_does_not_take_the_place_to_which_a_gang_moves(stag
         await stage.submit(*cluster.koordinator_gang("young", 2, notes={labels.TOPOLOGY: "required"}))
         await api.until("/api/v1/namespaces/default/events", names_the_reservation)
         await let_go(api, node_by_pod.keys() - {lost})
-        again = await api.until(f"{PODS}?labelSelector={JOB}", lambda pods: moved(pods, before))
-        assert set(stage.leaves(again)).isdisjoint({first})
+        new_node_by_pod = await api.until(f"{PODS}?labelSelector={JOB}", lambda pods: moved(pods, before))
+        assert set(stage.leaves(new_node_by_pod)).isdisjoint({first})
         young = await stage.landed("young", 2)
         assert set(stage.leaves(young)) == {first}
         await api.until(RESERVATIONS, lambda found: not found[0].get("data"))

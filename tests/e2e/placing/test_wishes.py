@@ -37,8 +37,8 @@ async def test_what_is_not_kept_is_told_in_one_event_for_the_gang(stage):
     stage.start_scheduler()
     await stage.submit(*cluster.koordinator_gang("bert", 4, notes={kueue.REQUIRED: "example.com/island"}))
     await stage.landed("bert", 4)
-    (told,) = await stage.events(EventReason.WISH_NOT_KEPT.value)
-    assert "'example.com/island', which is no level here" in told["message"]
+    (event,) = await stage.events(EventReason.WISH_NOT_KEPT.value)
+    assert "'example.com/island', which is no level here" in event["message"]
 
 
 @pytest.mark.slow

@@ -38,8 +38,8 @@ class History:
 
     def newest(self):
         """The last step that any rank tells, None for none."""
-        told = self.of("stepped")
-        return told[-1] if told else None
+        steps = self.of("stepped")
+        return steps[-1] if steps else None
 
     def next_step(self, after_s, world=None):
         """The first step after a moment in a round that began after it, of a world of this size if one is named."""
@@ -70,10 +70,10 @@ class History:
         """The process that writes the file of a rank: its id as this machine has it. None where it is no more."""
         began = self.of("begun", **fields)[-1]
         file = self._folder / f"{began.worker}.{began.round}.{began.rank}.jsonl"
-        wanted = file.stat().st_ino
+        inode = file.stat().st_ino
         for link in Path("/proc").glob("[0-9]*/fd/*"):
             try:
-                if os.readlink(link).endswith(".jsonl") and link.stat().st_ino == wanted:
+                if os.readlink(link).endswith(".jsonl") and link.stat().st_ino == inode:
                     return int(link.parts[2])
             except OSError:
                 continue  # it has ended meanwhile

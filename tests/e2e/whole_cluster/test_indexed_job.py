@@ -46,9 +46,9 @@ async def test_it_gives_way_to_a_job_that_needs_its_min_and_loses_no_step(world)
     last = world.history.of("ended", why="stop")[-1]
     assert step.step == last.step + 1  # none was lost, and none was trained again
     await world.until(lambda _: all((world.folder / f"b-{index}").exists() for index in range(2)))
-    gone = {name: said for name, said in world.last_words.items() if name.startswith(("d-2-", "d-3-"))}
-    assert len(gone) == 2
-    assert all("reason=drained" in said for said in gone.values())
+    words_of_leavers = {name: words for name, words in world.last_words.items() if name.startswith(("d-2-", "d-3-"))}
+    assert len(words_of_leavers) == 2
+    assert all("reason=drained" in words for words in words_of_leavers.values())
 
 
 async def test_it_is_complete_once_the_workers_that_are_left_are_done(world):

@@ -14,7 +14,7 @@ from itertools import pairwise
 import pytest
 import pytest_asyncio
 
-from tests.e2e.autoscaler.lending import leader, told
+from tests.e2e.autoscaler.lending import leader, log_lines
 from tests.e2e.launcher.operated import JOBS, PLAIN_JOBS, conditions
 from tests.e2e.whole_cluster.undisturbed import undisturbed
 from tests.e2e.whole_cluster.world import (
@@ -72,8 +72,8 @@ async def test_a_job_gets_its_min_within_seconds_and_the_other_goes_on_smaller(w
     assert world.sources(step) == {"memory"}
     last = world.history.of("ended", why="stop")[-1]
     assert step.step == last.step + 1  # none was lost, and none was trained again
-    for gone in ("a-worker-2", "a-worker-3"):
-        assert "reason=drained" in world.last_words[gone]
+    for leaver in ("a-worker-2", "a-worker-3"):
+        assert "reason=drained" in world.last_words[leaver]
 
 
 async def test_training_does_not_notice_that_others_start_anew(world):
@@ -95,7 +95,7 @@ async def test_it_grows_again_once_the_other_has_ended(world):
     (world.folder / "b-ends").touch()
     step = await world.took("2 workers become 4", since_s, 4)
     assert world.sources(step) == {"memory"}
-    assert told(world.stage, "resized", world.lead)
+    assert log_lines(world.stage, "resized", world.lead)
     await world.goes_on()
 
 
@@ -111,15 +111,15 @@ async def test_a_process_is_killed_and_all_go_on_from_memory(world):
 async def test_a_lost_nodes_worker_gets_its_bytes_from_another_memory(world):
     await world.api.call("DELETE", f"{PLAIN_JOBS}/c", {"propagationPolicy": "Background"})
     await world.until(lambda _: not any(name.startswith("c-") for name in world.pods))
-    gone = next(each for each in last_round(world) if each.worker == "a-worker-2")
+    lost_process = next(each for each in last_round(world) if each.worker == "a-worker-2")
     since_s = clock()
-    await world.lose_node(gone.node)
+    await world.lose_node(lost_process.node)
     step = await world.took("a node is lost", since_s)
     assert world.sources(step) == {"memory"}
     step = await world.took("its worker is back", since_s, 4)
     assert world.sources(step) == {"memory"}
     back = next(each for each in last_round(world) if each.worker == "a-worker-2")
-    assert back.node != gone.node
+    assert back.node != lost_process.node
     assert len(world.uids["a-worker-2"]) > 1
     assert "step_fetched" in world.log("a-worker-2")  # its bytes came over a socket: what its old pod had is gone
     await world.goes_on()
@@ -147,22 +147,22 @@ async def test_the_job_succeeds(world):
 
 
 async def test_each_sample_was_trained_on_once_in_each_epoch(world):
-    taken = world.history.look().samples()
-    assert list(taken) == list(range(1, len(taken) + 1))
-    seen = {epoch: [] for epoch in range(world.epochs)}
-    for ranks in taken.values():
+    sample_records = world.history.look().samples()
+    assert list(sample_records) == list(range(1, len(sample_records) + 1))
+    samples_by_epoch = {epoch: [] for epoch in range(world.epochs)}
+    for ranks in sample_records.values():
         assert len(ranks) == ranks[0].world
         assert len({(each.cursor, each.epoch) for each in ranks}) == 1
-        seen[ranks[0].epoch] += [sample for each in ranks for sample in each.samples]
-    assert all(sorted(samples) == list(range(SAMPLES)) for samples in seen.values())
+        samples_by_epoch[ranks[0].epoch] += [sample for each in ranks for sample in each.samples]
+    assert all(sorted(samples) == list(range(SAMPLES)) for samples in samples_by_epoch.values())
 
 
 async def test_no_step_but_that_in_flight_ran_twice_and_worlds_never_overlapped(world):
     rounds = world.history.rounds()
     for before, after in pairwise(rounds):
-        made = max((each.step for each in world.history.of("stepped", round=before)), default=-1)
-        if made >= 0:
-            assert made - 1 <= rounds[after][0].step <= made, (before, after)
+        newest_step = max((each.step for each in world.history.of("stepped", round=before)), default=-1)
+        if newest_step >= 0:
+            assert newest_step - 1 <= rounds[after][0].step <= newest_step, (before, after)
         last_s = max(each.at_s for each in world.history.records if each.round == before)
         assert last_s < rounds[after][0].at_s
         assert len({each.step for each in rounds[after]}) == 1
@@ -177,12 +177,12 @@ async def test_batch_and_rate_stayed_what_they_were_whatever_the_world(world):
 
 
 async def test_losses_and_model_equal_those_of_undisturbed_training(world):
-    alone = await asyncio.to_thread(undisturbed, world.folder, world.epochs)
+    undisturbed_run = await asyncio.to_thread(undisturbed, world.folder, world.epochs)
     steps = world.history.steps()
-    assert len(steps) == len(alone.losses)
+    assert len(steps) == len(undisturbed_run.losses)
     for step, ranks in steps.items():
-        assert [each.loss for each in ranks] == pytest.approx([alone.losses[step]] * len(ranks), rel=1e-9)
+        assert [each.loss for each in ranks] == pytest.approx([undisturbed_run.losses[step]] * len(ranks), rel=1e-9)
     loaded = newest(world.folder / "checkpoints")
     assert loaded.step == len(steps)
-    for name, weights in alone.state["model"].items():
+    for name, weights in undisturbed_run.state["model"].items():
         assert loaded.state["model"][name].numpy() == pytest.approx(weights.numpy(), rel=1e-9)

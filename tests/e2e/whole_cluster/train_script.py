@@ -50,8 +50,8 @@ class Sampler(example.ElasticSampler):
 
     def next_epoch(self, **more):
         super().next_epoch(**more)
-        if (told := folder / "epochs").exists():
-            example.EPOCHS = int(told.read_text())
+        if (epochs_file := folder / "epochs").exists():
+            example.EPOCHS = int(epochs_file.read_text())
 
 
 class Checkpointer(example.Checkpointer):

@@ -59,9 +59,9 @@ class World:
         """Write down how pods come, run and go, through restarts of the API server, until cancelled."""
         while True:
             with suppress(aiohttp.ClientError, ApiError, TimeoutError):
-                async for word, seen in self.api.changes(PODS):
+                async for word, change in self.api.changes(PODS):
                     if word != "SYNCED":
-                        self._see(word, seen.obj)
+                        self._see(word, change.obj)
             await asyncio.sleep(0.2)
 
     def _see(self, word, pod):
@@ -75,12 +75,12 @@ class World:
         if pod["metadata"].get("deletionTimestamp"):
             self.last_words[name] = self.log(name) or self.last_words.get(name, "")
 
-    async def until(self, seen, within_s=240.0):
+    async def until(self, condition, within_s=240.0):
         """Wait until what is asked of the history, or of the pods, is so; gives the answer."""
         try:
             async with asyncio.timeout(within_s):
                 while True:
-                    if answer := seen(await asyncio.to_thread(self.history.look)):
+                    if answer := condition(await asyncio.to_thread(self.history.look)):
                         return answer
                     await asyncio.sleep(0.05)
         except TimeoutError:
@@ -110,8 +110,8 @@ class World:
 
     async def goes_on(self, steps=10, within_s=90.0):
         """Wait for some steps more."""
-        there = self.history.look().newest().step
-        await self.until(lambda history: history.newest().step >= there + steps, within_s)
+        newest_step = self.history.look().newest().step
+        await self.until(lambda history: history.newest().step >= newest_step + steps, within_s)
 
     async def took(self, what, since_s, world=None):
         """Wait for the next step in a new world, and note how long it took. Gives that step's record."""
@@ -183,17 +183,17 @@ async def whole_cluster(plane, folder, pods):
     await install(stage, cluster.plain_crd("scheduling.volcano.sh", "v1beta1", "Queue", "Cluster"))
     config = await asyncio.to_thread(plane.kubeconfig.read_bytes)
     (folder / "history").mkdir()
-    async with attached_cluster(kubeconfig.read_kubeconfig(config)) as made, asyncio.TaskGroup() as tasks:
-        made.addresses.update(stage.ip_of)
-        runner = made.run_pods(PACE, pods, config)
+    async with attached_cluster(kubeconfig.read_kubeconfig(config)) as attached, asyncio.TaskGroup() as tasks:
+        attached.addresses.update(stage.ip_of)
+        runner = attached.run_pods(PACE, pods, config)
         await stage.submit(*nodes, cluster.config_map(stage.text))
         for queue in map(queue_of, QUEUES):
-            await made.api.call("POST", "/apis/scheduling.volcano.sh/v1beta1/queues", queue)
+            await attached.api.call("POST", "/apis/scheduling.volcano.sh/v1beta1/queues", queue)
         await asyncio.to_thread(plane.start_training_operator)
         await asyncio.to_thread(stage.start_extender)
         await asyncio.to_thread(stage.start_scheduler)
         await asyncio.to_thread(plane.start_controller_manager)
-        world = World(stage, made.api, runner.find, folder)
+        world = World(stage, attached.api, runner.find, folder)
         watching = tasks.create_task(world.watch())
         try:
             yield world
@@ -218,13 +218,15 @@ async def start_autoscalers(world):
 
 def job_a(folder):
     """Elastic, one to four workers of two GPUs each, in the first queue: one worker at first."""
-    told = {"key": "last_call_timeout", "value": "1"}
+    last_call = {"key": "last_call_timeout", "value": "1"}
     script = f"{TRAIN_SCRIPT} {DDP} {folder}/checkpoints {folder}/history {STEP_S}"
     command = f"{FIRST} turnout-run --preload {AHEAD} {script}"
-    made = example("a", command, workers=4, minReplicas=1, rdzvConf=[told, {"key": "join_timeout", "value": "90"}])
-    made["metadata"]["annotations"] = {labels.VOLCANO_QUEUE: "own"}
-    made["spec"]["runPolicy"] = {"schedulingPolicy": {"queue": "own", "minAvailable": 1}}
-    worker = made["spec"]["pytorchReplicaSpecs"]["Worker"]
+    raw_job = example(
+        "a", command, workers=4, minReplicas=1, rdzvConf=[last_call, {"key": "join_timeout", "value": "90"}]
+    )
+    raw_job["metadata"]["annotations"] = {labels.VOLCANO_QUEUE: "own"}
+    raw_job["spec"]["runPolicy"] = {"schedulingPolicy": {"queue": "own", "minAvailable": 1}}
+    worker = raw_job["spec"]["pytorchReplicaSpecs"]["Worker"]
     worker["replicas"] = 1
     pod = worker["template"]["spec"]
     pod["volumes"].append({"name": "map", "configMap": {"name": MAP.split("/")[1]}})
@@ -232,25 +234,25 @@ def job_a(folder):
     container["volumeMounts"].append({"name": "map", "mountPath": "/etc/map"})
     container["resources"] = {"limits": {GPU: 2}}
     container["env"] += [PYTHON, MAP_DIR, HOST_IP]
-    return made
+    return raw_job
 
 
 def job_b(folder):
     """Rigid, two workers of two GPUs each, in the same queue: an Indexed Job that ends once it is told to."""
-    made = plain("b", f"touch {folder}/b-$JOB_COMPLETION_INDEX; until [ -e {folder}/b-ends ]; do sleep 0.2; done")
-    made["metadata"]["annotations"] = {labels.VOLCANO_QUEUE: "own"}
-    made["spec"] |= {"completions": 2, "parallelism": 2}
-    (container,) = made["spec"]["template"]["spec"]["containers"]
+    raw_job = plain("b", f"touch {folder}/b-$JOB_COMPLETION_INDEX; until [ -e {folder}/b-ends ]; do sleep 0.2; done")
+    raw_job["metadata"]["annotations"] = {labels.VOLCANO_QUEUE: "own"}
+    raw_job["spec"] |= {"completions": 2, "parallelism": 2}
+    (container,) = raw_job["spec"]["template"]["spec"]["containers"]
     container["resources"] = {"limits": {GPU: 2}}
-    return made
+    return raw_job
 
 
 def job_d(folder):
     """Return an Indexed Job of the first queue, like job A but without operator, Service and first worker by name."""
-    made = next(yaml.safe_load_all((EXAMPLES / "indexed-job.yaml").read_text().replace("example-job", "d")))
-    elastic(made, 1, 4)["metadata"]["annotations"][labels.VOLCANO_QUEUE] = "own"
-    made["spec"] |= {"completions": 1, "parallelism": 1}
-    (container,) = made["spec"]["template"]["spec"]["containers"]
+    raw_job = next(yaml.safe_load_all((EXAMPLES / "indexed-job.yaml").read_text().replace("example-job", "d")))
+    elastic(raw_job, 1, 4)["metadata"]["annotations"][labels.VOLCANO_QUEUE] = "own"
+    raw_job["spec"] |= {"completions": 1, "parallelism": 1}
+    (container,) = raw_job["spec"]["template"]["spec"]["containers"]
     container["resources"] = {"limits": {GPU: 2}}
     container["args"] = ["--rdzv-backend=turnout", "--nnodes=1:4", "--nproc-per-node=1", "--last-call-s=1"]
     container["args"] += [
@@ -259,11 +261,11 @@ def job_d(folder):
         *map(str, (TRAIN_SCRIPT, DDP, folder / "checkpoints", folder / "history", STEP_S)),
     ]
     container["env"].append(PYTHON)
-    return made
+    return raw_job
 
 
 def job_c():
     """Rigid, of the second queue: it fills the second leaf, and computes nothing."""
-    made = cluster.indexed_job("c", 4, gpus=2)
-    made["metadata"]["annotations"] = {labels.VOLCANO_QUEUE: "other"}
-    return made
+    raw_job = cluster.indexed_job("c", 4, gpus=2)
+    raw_job["metadata"]["annotations"] = {labels.VOLCANO_QUEUE: "other"}
+    return raw_job

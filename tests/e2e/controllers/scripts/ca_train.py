@@ -16,9 +16,9 @@ TOLD = ("DIRECT", "SECRET", "HARD", "LOCAL_WORLD_SIZE", "GROUP_RANK")
 distributed.init_process_group("gloo")
 rank, world = distributed.get_rank(), distributed.get_world_size()
 losses = fit()
-told = [None] * world
-distributed.all_gather_object(told, {name: os.environ.get(name) for name in TOLD} | {"host": os.uname().nodename})
+ranks = [None] * world
+distributed.all_gather_object(ranks, {name: os.environ.get(name) for name in TOLD} | {"host": os.uname().nodename})
 if rank == 0:
-    (Path(sys.argv[1]) / "trained").write_text(json.dumps({"first": losses[0], "last": losses[-1], "ranks": told}))
+    (Path(sys.argv[1]) / "trained").write_text(json.dumps({"first": losses[0], "last": losses[-1], "ranks": ranks}))
 distributed.barrier()
 distributed.destroy_process_group()

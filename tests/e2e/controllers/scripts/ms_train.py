@@ -34,8 +34,8 @@ def train(folder):
     distributed.init_process_group("gloo", store=distributed.PrefixStore("job", store), rank=rank, world_size=WORLD)
     losses = fit()
     if rank == 0:
-        told = {"first": losses[0], "last": losses[-1], "world": distributed.get_world_size(), "host": HOST}
-        (folder / "trained").write_text(json.dumps(told))
+        report = {"first": losses[0], "last": losses[-1], "world": distributed.get_world_size(), "host": HOST}
+        (folder / "trained").write_text(json.dumps(report))
     distributed.barrier()
     store.set(f"ended-{rank}", "1")
 

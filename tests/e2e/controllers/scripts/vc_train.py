@@ -15,13 +15,13 @@ distributed.init_process_group("gloo")
 rank, world = distributed.get_rank(), distributed.get_world_size()
 losses = fit()
 if rank == 0:
-    told = {
+    report = {
         "world": world,
         "losses": [losses[0], losses[-1]],
         "index": os.environ["VC_TASK_INDEX"],
         "hosts": os.environ["VC_WORKER_HOSTS"].split(","),
         "file": Path("/etc/volcano/worker.host").read_text().split(),
     }
-    (Path(sys.argv[1]) / "trained").write_text(json.dumps(told))
+    (Path(sys.argv[1]) / "trained").write_text(json.dumps(report))
 distributed.barrier()
 distributed.destroy_process_group()

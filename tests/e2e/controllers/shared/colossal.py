@@ -44,12 +44,12 @@ async def names(api, job):
     return sorted(pod["metadata"]["name"] for pod in found if pod["metadata"]["name"].startswith(f"{job}-"))
 
 
-async def within(world, pods, waiting):
+async def wait_for_ends(world, pods, waiting):
     """Wait, but not for ever; what pods have written is told then."""
     try:
         async with asyncio.timeout(60):
             return await waiting
     except TimeoutError:
         jobs = (await world.api.call("GET", JOBS))["items"]
-        told = [json.dumps(each.get("status")) for each in jobs]
-        raise AssertionError("\n".join([*told, *map(world.log, pods)])) from None
+        statuses = [json.dumps(each.get("status")) for each in jobs]
+        raise AssertionError("\n".join([*statuses, *map(world.log, pods)])) from None

@@ -74,19 +74,19 @@ def _without_defaults(spec):
     return spec
 
 
-def as_ours(made, job):
+def as_ours(raw_object, job):
     """A pod of the Training Operator with what ours does differently."""
-    made = copy.deepcopy(made)
+    raw_object = copy.deepcopy(raw_object)
     elastic = job["spec"].get("elasticPolicy")
-    for init in made["spec"]["initContainers"] or ():
+    for init in raw_object["spec"]["initContainers"] or ():
         if init["name"] == "init-pytorch":  # a name may stand in /etc/hosts, too
             init["command"][2] = _looked_up(init["command"][2])
-    for container in made["spec"]["containers"]:
+    for container in raw_object["spec"]["containers"]:
         container["env"] = _env(container.get("env") or [], elastic)
         for port in container.get("ports") or ():  # SD-14: 29400 is the default of an elastic job
             if elastic is not None and port["name"] == "pytorchjob-port" and port["containerPort"] == 23456:
-                port["containerPort"] = 29400 if "worker" in made["metadata"]["name"] else 23456
-    return made
+                port["containerPort"] = 29400 if "worker" in raw_object["metadata"]["name"] else 23456
+    return raw_object
 
 
 def _looked_up(command):
@@ -116,14 +116,14 @@ def _env(env, elastic):
     return sorted(found, key=lambda each: each["name"])
 
 
-def sorted_env(made):
+def sorted_env(raw_container):
     """Our pod, its environment by name: only the user's own has an order that counts, and it comes first in both."""
-    made = copy.deepcopy(made)
-    for container in made["spec"]["containers"]:
+    raw_container = copy.deepcopy(raw_container)
+    for container in raw_container["spec"]["containers"]:
         container["env"] = sorted(container.get("env") or [], key=lambda each: each["name"])
-    return made
+    return raw_container
 
 
-def waits_for_worker_0(made):
+def waits_for_worker_0(raw_pod):
     """True for the init container that ours adds where there is no Master (VE-25)."""
-    return any("-worker-0" in json.dumps(each["command"]) for each in made["spec"]["initContainers"] or ())
+    return any("-worker-0" in json.dumps(each["command"]) for each in raw_pod["spec"]["initContainers"] or ())

@@ -11,19 +11,19 @@ METRICS = [
 def role(replicas=1, restart="OnFailure", meta=None, spec=None, **container):
     """A role of a job. container: fields of the training container; spec: of the pod."""
     pod = {"containers": [{**CONTAINER, **container}], **(spec or {})}
-    made = {"replicas": replicas, "template": {"spec": pod, **({"metadata": meta} if meta else {})}}
-    return {**made, "restartPolicy": restart} if restart else made
+    raw_role = {"replicas": replicas, "template": {"spec": pod, **({"metadata": meta} if meta else {})}}
+    return {**raw_role, "restartPolicy": restart} if restart else raw_role
 
 
 def job(name, worker=None, master=None, elastic=None, run=None, **spec):
     """A job. run: its runPolicy."""
     roles = {key: each for key, each in (("Master", master), ("Worker", worker)) if each is not None}
-    made = {"pytorchReplicaSpecs": roles, **spec}
+    raw_spec = {"pytorchReplicaSpecs": roles, **spec}
     if elastic is not None:
-        made["elasticPolicy"] = elastic
+        raw_spec["elasticPolicy"] = elastic
     if run is not None:
-        made["runPolicy"] = run
-    return {"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "metadata": {"name": name}, "spec": made}
+        raw_spec["runPolicy"] = run
+    return {"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "metadata": {"name": name}, "spec": raw_spec}
 
 
 PORT = {"ports": [{"name": "pytorchjob-port", "containerPort": 12345}]}

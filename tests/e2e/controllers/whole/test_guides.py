@@ -59,18 +59,21 @@ def fitted(name, folder):
     for theirs, ours in paths[name].items():
         assert theirs in text
         text = text.replace(theirs, ours)
-    made = yaml.safe_load(text)
+    raw_job = yaml.safe_load(text)
     if name == "pytorchjob-elastic":
-        (container,) = made["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]["containers"]
-        made["spec"]["nprocPerNode"] = "1"  # without GPUs torch would start one for each core
-        made["spec"]["elasticPolicy"]["rdzvPort"] = port  # torch's store binds it on every address of the machine
-        waits = {"name": "PET_RDZV_CONF", "value": "last_call_timeout=15"}  # for a third worker, whom nobody makes
-        container["env"] += [{"name": "FOLDER", "value": str(folder)}, waits]
+        (container,) = raw_job["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]["containers"]
+        raw_job["spec"]["nprocPerNode"] = "1"  # without GPUs torch would start one for each core
+        raw_job["spec"]["elasticPolicy"]["rdzvPort"] = port  # torch's store binds it on every address of the machine
+        rendezvous_conf = {
+            "name": "PET_RDZV_CONF",
+            "value": "last_call_timeout=15",
+        }  # for a third worker, whom nobody makes
+        container["env"] += [{"name": "FOLDER", "value": str(folder)}, rendezvous_conf]
     if name == "colossalaijob":
-        made["spec"]["launcher"]["env"] = colossal.RUNS
-        made["spec"]["worker"] |= {"procPerWorker": 2, "torchArgs": [f"--master_port={port}"]}
-        colossal.with_sshds_folder(made, TOLD)
-    return made
+        raw_job["spec"]["launcher"]["env"] = colossal.RUNS
+        raw_job["spec"]["worker"] |= {"procPerWorker": 2, "torchArgs": [f"--master_port={port}"]}
+        colossal.with_sshds_folder(raw_job, TOLD)
+    return raw_job
 
 
 def claimed(folder):
@@ -93,12 +96,15 @@ def established(definition):
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
-    made = {name: tmp_path_factory.mktemp(name) for name in PATHS}
-    made["claim"] = tmp_path_factory.mktemp("claim")
-    for script, folder in (("ms_train.py", made["msjob-dataparallel"]), ("ca_train.py", made["claim"])):
+    folder_by_name = {name: tmp_path_factory.mktemp(name) for name in PATHS}
+    folder_by_name["claim"] = tmp_path_factory.mktemp("claim")
+    for script, folder in (
+        ("ms_train.py", folder_by_name["msjob-dataparallel"]),
+        ("ca_train.py", folder_by_name["claim"]),
+    ):
         shutil.copy(SCRIPTS / script, folder / "train.py")
         shutil.copy(SCRIPTS / "line.py", folder)
-    return made
+    return folder_by_name
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -131,7 +137,7 @@ def pods(job, count):
 @pytest.mark.contract("DL-27")
 async def test_the_guides_elasticjob_trains_on_its_four_workers(world, folders):
     names = ["elasticjob-fine-tuning-dlrover-master-0", *pods("fine-tuning-edljob", 4)]
-    await world.there(folders["elasticjob"] / "fine-tuning-of-4", names, within_s=300.0)
+    await world.wait_for_file(folders["elasticjob"] / "fine-tuning-of-4", names, within_s=300.0)
     job = await world.condition("fine-tuning", "Succeeded", PATHS["elasticjob"], within_s=180.0)
     assert job["status"]["phase"] == "Succeeded"
     assert [len(world.uids[name]) for name in names] == [1] * 5  # nobody was replaced
@@ -140,7 +146,7 @@ async def test_the_guides_elasticjob_trains_on_its_four_workers(world, folders):
 @pytest.mark.contract("PE-17")
 async def test_the_guides_pytorchjob_trains_under_torch_distributed_run(world, folders):
     names = pods("elastic-example", 2)
-    await world.there(folders["pytorchjob-elastic"] / "trained-of-2", names, within_s=300.0)
+    await world.wait_for_file(folders["pytorchjob-elastic"] / "trained-of-2", names, within_s=300.0)
     first, last = json.loads((folders["pytorchjob-elastic"] / "trained-of-2").read_text())
     assert last < 0.01 * first
     job = await world.condition("elastic-example", "Succeeded", PATHS["pytorchjob-elastic"], within_s=180.0)
@@ -152,7 +158,7 @@ async def test_the_guides_pytorchjob_trains_under_torch_distributed_run(world, f
 @pytest.mark.contract("MS-01", "MS-07", "MS-12")
 async def test_the_guides_msjob_trains_through_the_address_of_its_scheduler(world, folders):
     names = ["widedeep-example-scheduler-0", *pods("widedeep-example", 4)]
-    await world.there(folders["msjob-dataparallel"] / "trained", names, within_s=300.0)
+    await world.wait_for_file(folders["msjob-dataparallel"] / "trained", names, within_s=300.0)
     job = await world.condition("widedeep-example", "Succeeded", PATHS["msjob-dataparallel"], within_s=180.0)
     document = json.loads((folders["msjob-dataparallel"] / "trained").read_text())
     assert document["world"] == 4
@@ -167,7 +173,7 @@ async def test_the_guides_msjob_trains_through_the_address_of_its_scheduler(worl
 @pytest.mark.contract("VE-17")
 async def test_the_guides_volcano_job_trains_to_its_end(world, folders):
     names = pods("volcano-example", 4)
-    await world.there(folders["volcanojob"] / "trained", names, within_s=300.0)
+    await world.wait_for_file(folders["volcanojob"] / "trained", names, within_s=300.0)
     document = json.loads((folders["volcanojob"] / "trained").read_text())
     assert document["losses"][1] < 0.01 * document["losses"][0]
     assert (document["world"], document["index"]) == (4, "0")
@@ -186,12 +192,12 @@ async def test_the_guides_volcano_job_trains_to_its_end(world, folders):
 async def test_the_guides_colossalaijob_trains_on_every_rank_by_ssh(world, folders):
     names = ["colossalai-example-launcher", *pods("colossalai-example", 2)]
     trained = folders["claim"] / "trained"
-    await world.there(trained, names, within_s=300.0)
+    await world.wait_for_file(trained, names, within_s=300.0)
     document = json.loads(await asyncio.to_thread(trained.read_text))
     assert document["last"] < 0.01 * document["first"]
     assert [each["host"] for each in document["ranks"]] == [names[1], names[1], names[2], names[2]]
-    wanted = {"DIRECT": "told", "SECRET": "hidden", "HARD": HARD, "LOCAL_WORLD_SIZE": "2"}
-    assert all(wanted.items() <= each.items() for each in document["ranks"])
-    seen = await colossal.within(world, names, world.phases)
-    assert seen[-2:] == ["Running", "Succeeded"], world.log(names[0])
+    environment = {"DIRECT": "told", "SECRET": "hidden", "HARD": HARD, "LOCAL_WORLD_SIZE": "2"}
+    assert all(environment.items() <= each.items() for each in document["ranks"])
+    ends = await colossal.wait_for_ends(world, names, world.phases)
+    assert ends[-2:] == ["Running", "Succeeded"], world.log(names[0])
     assert await colossal.names(world.api, "colossalai-example") == names

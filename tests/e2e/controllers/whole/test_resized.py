@@ -34,9 +34,9 @@ METRICS = [
 
 def dlrover_job(name, workers, maximum):
     """An ElasticJob of workers with a GPU each."""
-    made = elasticjobs.job(elasticjobs.worker(workers, container=GPU), name=name)
-    made["metadata"] = {"name": name, "namespace": "default"}
-    return elastic({key: each for key, each in made.items() if key != "status"}, workers, maximum)
+    raw_job = elasticjobs.job(elasticjobs.worker(workers, container=GPU), name=name)
+    raw_job["metadata"] = {"name": name, "namespace": "default"}
+    return elastic({key: each for key, each in raw_job.items() if key != "status"}, workers, maximum)
 
 
 def dynamic_msjob(name, workers, maximum):
@@ -52,15 +52,15 @@ def dynamic_msjob(name, workers, maximum):
 
 def volcano_job(name, workers, maximum):
     """A Volcano Job of workers with a GPU each."""
-    made = volcanojobs.job(volcanojobs.task(replicas=workers, container=GPU), minAvailable=workers)
-    return elastic({**made, "metadata": {"name": name}}, workers, maximum)
+    raw_job = volcanojobs.job(volcanojobs.task(replicas=workers, container=GPU), minAvailable=workers)
+    return elastic({**raw_job, "metadata": {"name": name}}, workers, maximum)
 
 
 def scaled_by_itself(name):
     """A PyTorchJob with metrics, for which an HPA is made."""
-    made = cluster.pytorch_job(name, 1, gpus=1, maximum=4)
-    made["spec"]["elasticPolicy"]["metrics"] = METRICS
-    return made
+    raw_job = cluster.pytorch_job(name, 1, gpus=1, maximum=4)
+    raw_job["spec"]["elasticPolicy"]["metrics"] = METRICS
+    return raw_job
 
 
 def workers(pods):
@@ -80,11 +80,11 @@ def workers(pods):
 async def until(api, true):
     """Wait until the workers are as they should be; they."""
 
-    def seen(pods):
+    def pods_of_job(pods):
         found = workers(pods)
         return found if found is not None and true(Counter({job: len(each) for job, each in found.items()})) else None
 
-    return await api.until(PODS, seen, 60.0)
+    return await api.until(PODS, pods_of_job, 60.0)
 
 
 @pytest.mark.contract("PE-48", "DL-94", "VE-17")
