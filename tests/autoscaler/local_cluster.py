@@ -29,8 +29,8 @@ def manifest(name, minimum, maximum=None, size=None, gpus=1, notes=None):
 class Cluster:
     """A local cluster with an autoscaler, and Volcano Jobs submitted to it."""
 
-    def __init__(self, made, kubeconfig):
-        self.made, self.api, self.kubeconfig = made, made.api, kubeconfig
+    def __init__(self, local, kubeconfig):
+        self.made, self.api, self.kubeconfig = local, local.api, kubeconfig
         self.autoscalers, self.readers, self.said, self.news = [], [], [], asyncio.Condition()
 
     async def autoscaler(self, *flags):
@@ -94,16 +94,16 @@ class Cluster:
 
     async def apply(self, name, *size, **more):
         """Apply a manifest to what is there, as kubectl does it client side."""
-        made = manifest(name, *size, **more)
-        await self.api.call("PATCH", f"{JOBS}/{name}", made, "application/merge-patch+json")
+        raw_job = manifest(name, *size, **more)
+        await self.api.call("PATCH", f"{JOBS}/{name}", raw_job, "application/merge-patch+json")
 
-    async def until(self, **wanted):
+    async def until(self, **sizes):
         """Wait until exactly so many pods of each job run, and no other pod is there."""
-        await self.until_phases({(name, "Running"): count for name, count in wanted.items() if count})
+        await self.until_phases({(name, "Running"): count for name, count in sizes.items() if count})
 
-    async def until_phases(self, wanted):
+    async def until_phases(self, phases):
         """Wait until the pods are exactly these. wanted: (job, phase) -> number."""
-        found, seen = {}, {}
+        found, phase_by_job = {}, {}
         try:
             async with asyncio.timeout(WITHIN_S):
                 async for word, now in self.api.changes(PODS):
@@ -112,14 +112,14 @@ class Cluster:
                         found.pop(name, None)
                         if word != "DELETED":
                             found[name] = now.obj["status"]["phase"]
-                    seen = {}
+                    phase_by_job = {}
                     for name, phase in found.items():
                         key = name.split("-")[0], phase
-                        seen[key] = seen.get(key, 0) + 1
-                    if seen == wanted:
+                        phase_by_job[key] = phase_by_job.get(key, 0) + 1
+                    if phase_by_job == phases:
                         return
         except TimeoutError:
-            raise AssertionError(f"{seen}, not {wanted}\n{''.join(self.said)}") from None
+            raise AssertionError(f"{phase_by_job}, not {phases}\n{''.join(self.said)}") from None
 
 
 @asynccontextmanager
@@ -131,8 +131,8 @@ async def local_cluster_with_jobs(folder):
         await local.run_jobs()
         local.schedule(SchedulerSettings(backoff_s=(0.05, 0.2)))
         await local.api.call("POST", "/api/v1/namespaces", {"metadata": {"name": "turnout-system"}})
-        told = Cluster(local, config)
+        cluster = Cluster(local, config)
         try:
-            yield told
+            yield cluster
         finally:
-            await told.end()
+            await cluster.end()

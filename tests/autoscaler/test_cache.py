@@ -58,10 +58,15 @@ def pod(index, on="", owner="u", phase="Running", gpus=2, deleted=None, **notes)
 
 def job(replicas=2, uid="u", **notes):
     spec = {"containers": [{"name": "m", "resources": {"limits": {GPU: "2"}}}]}
-    told = {"parallelism": replicas, "completions": replicas, "completionMode": "Indexed", "template": {"spec": spec}}
+    spec_fields = {
+        "parallelism": replicas,
+        "completions": replicas,
+        "completionMode": "Indexed",
+        "template": {"spec": spec},
+    }
     notes = {labels.MIN_WORKERS: "1", labels.MAX_WORKERS: "4", labels.QUEUE: "q", **notes}
     meta = {"name": f"j-{uid}", "namespace": "ns", "uid": uid, "resourceVersion": "1", "annotations": notes}
-    return {"metadata": meta, "spec": told}
+    return {"metadata": meta, "spec": spec_fields}
 
 
 @pytest.fixture
@@ -202,7 +207,7 @@ def test_a_forged_annotation_overrides_neither_clock_nor_leader(view):
 
 
 @pytest.mark.parametrize(
-    ("told", "is_so"),
+    ("annotations", "is_so"),
     [
         pytest.param(ResizeBudget(50.0, 1000.0), ResizeBudget(50.0, 1000.0), id="what can be is believed"),
         pytest.param(ResizeBudget(5000.0, 1000.0), ResizeBudget(900.0, 1000.0), id="no more time won than there was"),
@@ -212,8 +217,8 @@ def test_a_forged_annotation_overrides_neither_clock_nor_leader(view):
         pytest.param(ResizeBudget(0.0, 1500.0, None, True), ResizeBudget(0.0, 1500.0), id="made long after it began"),
     ],
 )
-def test_impossible_values_in_older_annotations_are_not_believed(told, is_so):
-    assert plausible_budget(told, "1970-01-01T00:01:40Z", 110.0, 2000.0) == is_so
+def test_impossible_values_in_older_annotations_are_not_believed(annotations, is_so):
+    assert plausible_budget(annotations, "1970-01-01T00:01:40Z", 110.0, 2000.0) == is_so
 
 
 @pytest.mark.parametrize("by_s", [3600.0, -3600.0], ids=["an hour on", "an hour back"])
@@ -257,7 +262,7 @@ def test_what_is_gone_is_gone(view):
     assert (observation.jobs, observation.queues) == ((), {})
 
 
-def told(view):
+def told_view(view):
     """All that an observation says, in words that two views can agree on."""
     observation = view.observation(0.0)
     rows = {**dict(enumerate(view.nodes.snapshot.order)), UNKNOWN_NODE: "elsewhere"}
@@ -337,7 +342,7 @@ def test_whatever_came_in_whatever_order_the_end_is_what_counts(changes):
         for change in last.values():
             if what(change)[0] == kind and not change[0].startswith("no "):
                 apply(fresh, change)
-    assert told(followed) == told(fresh)
+    assert told_view(followed) == told_view(fresh)
 
 
 FAULT_TAINT = "turnout.dev/faulty"

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.autoscaler.observe.test_job_pods import pod, seen, view_of
+from tests.autoscaler.observe.test_job_pods import pod, view_of, worker_names
 from tests.jobs.test_kinds import indexed
 from turnout.autoscaler.model import gpu_limit, largest_gpu_amount, remaining_gpus, total_gpus
 from turnout.autoscaler.reporting.queue_status import queue_configmaps
@@ -48,7 +48,7 @@ def test_a_gpu_of_any_make_counts_alike_in_both(make):
     view = view_of(("Job", raw))
     view.queues.put(QueueSpec("q", capability={make: 8}))
     view.put_pod(of_make(make))
-    (only,) = seen(view)
+    (only,) = worker_names(view)
     names = read_settings([]).gpu_resource
     document = json.loads(queue_configmaps(view.observation(0.0), [], names, dry_run=True)["q"]["status"])["gpus"]
     assert (document["used"], document["limit"], document["free"]) == (2, 8, 6)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.autoscaler.world import GPU, NOW_S, POLICY, job, obeyed, seen, shape, world
+from tests.autoscaler.world import GPU, NOW_S, POLICY, job, obeyed, shape, state_of, world
 from tests.kit.hypothesis_examples import scaled
 from turnout.autoscaler.decide import decide
 from turnout.autoscaler.model import Reason
@@ -17,7 +17,7 @@ from turnout.autoscaler.scaling.free_room import lacking_pods
 def worlds(draw, gpus_of_workers=(1, 1, 2, 4)):
     """Nodes, queues, and jobs that run or wait, with workers where there was room."""
     nodes = draw(st.lists(st.integers(1, 8), min_size=1, max_size=4))
-    left, made = list(nodes), []
+    left, jobs = list(nodes), []
     for number in range(draw(st.integers(1, 6))):
         gpus, unit = draw(st.sampled_from(gpus_of_workers)), draw(st.sampled_from([1, 1, 2]))
         minimum = unit * draw(st.integers(1, 3))
@@ -35,11 +35,13 @@ def worlds(draw, gpus_of_workers=(1, 1, 2, 4)):
                 left[row] += gpus
             rows, replicas = [], minimum
         more = {"queue": draw(st.sampled_from(["q", "r"])), "priority": draw(st.integers(0, 2)), "unit": unit}
-        made.append(
-            seen(job(f"j{number}", minimum, maximum, max(len(rows), minimum) if rows else replicas, gpus, **more), rows)
+        jobs.append(
+            state_of(
+                job(f"j{number}", minimum, maximum, max(len(rows), minimum) if rows else replicas, gpus, **more), rows
+            )
         )
     queues = {name: draw(st.sampled_from([{}, {"limit": 6}, {"deserved": 3}])) for name in ("q", "r")}
-    return world(nodes, *made, queues=queues)
+    return world(nodes, *jobs, queues=queues)
 
 
 @pytest.mark.contract("CS-15", "XD-07")
@@ -68,10 +70,10 @@ def test_after_an_eviction_the_waiters_fit(at):  # VE-29, VE-31, VE-35
             room.release(each.job.shape, [worker.row for worker in each.workers if worker.index >= size])
     served = (Reason.WAITS_FOR_ROOM, Reason.SCHEDULERS_TURN)
     pods = [
-        dict(wanted.requests)[GPU]
+        dict(shape_needed.requests)[GPU]
         for waiter in at.jobs
         if waiter.is_waiting and steps[waiter.job.key].reason in served
-        for wanted, count in lacking_pods(waiter)
+        for shape_needed, count in lacking_pods(waiter)
         for _ in range(count)
     ]
     assert fit(sorted(pods, reverse=True), tuple(room.fits(shape(1)).tolist()))
@@ -97,11 +99,11 @@ def test_once_obeyed_a_plan_takes_nothing_back(at):
     Among workers of one size: of several sizes a scheduler may fill other nodes than the plan had in mind.
     """
     steps = decide(at, POLICY, NOW_S)
-    again = {step.key: step for step in decide(obeyed(at, steps), POLICY, NOW_S + 1)}
+    second_plan = {step.key: step for step in decide(obeyed(at, steps), POLICY, NOW_S + 1)}
     for step in steps:
         if step.changes:
-            grew, grows = step.target > step.current, again[step.key].target > again[step.key].current
-            assert again[step.key].target == step.target or grew is grows
+            grew, grows = step.target > step.current, second_plan[step.key].target > second_plan[step.key].current
+            assert second_plan[step.key].target == step.target or grew is grows
 
 
 @settings(max_examples=scaled(200), deadline=None)

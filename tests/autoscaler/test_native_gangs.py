@@ -44,9 +44,9 @@ def marked(minimum, stated, wrote):
 
 
 def pod(index, name="g", owner="u", phase="Running", deleted=None):
-    made = objects.pod(index, "a", owner, phase, 1, deleted)
-    made.spec.scheduling_group = {"podGroupName": name} if name else None
-    return made
+    raw_pod = objects.pod(index, "a", owner, phase, 1, deleted)
+    raw_pod.spec.scheduling_group = {"podGroupName": name} if name else None
+    return raw_pod
 
 
 class Server:
@@ -88,15 +88,15 @@ class World:
 
     def resize(self, workers):
         notes = {labels.WROTE_WORKERS: str(workers)} if self.resized else {}
-        made = objects.job(workers, **{labels.MAX_WORKERS: "16", **notes})
+        raw_job = objects.job(workers, **{labels.MAX_WORKERS: "16", **notes})
         if self.part_of:
-            made["metadata"]["ownerReferences"] = [{"uid": self.part_of, "controller": True, "kind": "JobSet"}]
-        self.view.put_job("Job", made)
+            raw_job["metadata"]["ownerReferences"] = [{"uid": self.part_of, "controller": True, "kind": "JobSet"}]
+        self.view.put_job("Job", raw_job)
         self.view.observation(0.0)
 
-    def show(self, made):
-        self.server.stored[made["metadata"]["name"]] = copy.deepcopy(made)
-        self.view.native.put_group(copy.deepcopy(made))
+    def show(self, raw_object):
+        self.server.stored[raw_object["metadata"]["name"]] = copy.deepcopy(raw_object)
+        self.view.native.put_group(copy.deepcopy(raw_object))
 
     async def lower(self, size, now_s=0.0):
         self.view.observation(0.0)
@@ -111,9 +111,9 @@ class World:
             self.view.drop_pod(f"u-{index}")
 
     def group(self, name="g"):
-        made = self.server.stored[name]
-        notes = made["metadata"]["annotations"]
-        minimum = made["spec"]["schedulingPolicy"]["gang"]["minCount"]
+        stored = self.server.stored[name]
+        notes = stored["metadata"]["annotations"]
+        minimum = stored["spec"]["schedulingPolicy"]["gang"]["minCount"]
         return minimum, notes.get(labels.STATED_MIN_COUNT), notes.get(labels.WROTE_MIN_COUNT)
 
     def reasons(self):
@@ -338,24 +338,24 @@ def test_one_look_goes_through_a_bounded_number_of_pods():
             one_pod = pod(at, f"g{number}")
             one_pod.metadata.uid = f"{number}-{at}"
             gangs.put_pod(one_pod)
-    taken = [gangs.take_groups_to_check() for _ in range(3)]
-    assert [[name for _, name in each] for each in taken] == [["g0", "g1"], ["g2", "g3"], []]
+    groups = [gangs.take_groups_to_check() for _ in range(3)]
+    assert [[name for _, name in each] for each in groups] == [["g0", "g1"], ["g2", "g3"], []]
 
 
 @pytest.mark.parametrize("policy", [None, {}, {"basic": {}}, {"gang": {}}, {"gang": {"minCount": "4"}}, {"gang": 7}])
 def test_a_pod_group_without_a_readable_minimum_is_nobodys(policy):
-    made = group()
-    made["spec"]["schedulingPolicy"] = policy
-    assert read_native_group(made) is None
+    raw_group = group()
+    raw_group["spec"]["schedulingPolicy"] = policy
+    assert read_native_group(raw_group) is None
 
 
 @pytest.mark.asyncio
 async def test_an_embedded_cluster_lends_from_a_native_gang_and_gives_back(tmp_path):
     async with local_cluster_with_jobs(tmp_path) as cluster:
         await cluster.api.call("POST", GROUPS, cluster_objects.pod_group("native", "a", 6))
-        made = manifest("a", 2, 8, size=6)
-        made["spec"]["tasks"][0]["template"]["spec"]["schedulingGroup"] = {"podGroupName": "a"}
-        await cluster.api.call("POST", JOBS, made)
+        raw_job = manifest("a", 2, 8, size=6)
+        raw_job["spec"]["tasks"][0]["template"]["spec"]["schedulingGroup"] = {"podGroupName": "a"}
+        await cluster.api.call("POST", JOBS, raw_job)
         await cluster.until(a=6)
         await cluster.autoscaler("--act", "--cooldown-s", "1")
         await cluster.until(a=8)

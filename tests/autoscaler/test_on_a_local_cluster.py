@@ -40,14 +40,14 @@ async def test_an_unbindable_job_takes_nothing_and_unused_room_is_given_back(clu
     await cluster.autoscaler("--act", "--restart-s", "0", "--schedulers", "volcano,default-scheduler,asleep")
     await cluster.submit("a", 2, 8)
     await cluster.until(a=8)
-    asked = {"resources": {"limits": {"nvidia.com/gpu": "3"}}, "name": "m", "image": "i"}
+    container = {"resources": {"limits": {"nvidia.com/gpu": "3"}}, "name": "m", "image": "i"}
     for name, more in (("gated", {"schedulingGates": [{"name": "hold"}]}), ("nobody", {"schedulerName": "nobody"})):
-        made = {"metadata": {"name": name}, "spec": {"containers": [asked], **more}}
-        await cluster.api.call("POST", PODS, {"apiVersion": "v1", "kind": "Pod", **made})
+        raw_pod = {"metadata": {"name": name}, "spec": {"containers": [container], **more}}
+        await cluster.api.call("POST", PODS, {"apiVersion": "v1", "kind": "Pod", **raw_pod})
         await cluster.says(f"pod {name} waits")
     await cluster.until_phases({("a", "Running"): 8, ("gated", "Pending"): 1, ("nobody", "Pending"): 1})
-    made = {"metadata": {"name": "ghost"}, "spec": {"containers": [asked], "schedulerName": "asleep"}}
-    await cluster.api.call("POST", PODS, {"apiVersion": "v1", "kind": "Pod", **made})
+    raw_pod = {"metadata": {"name": "ghost"}, "spec": {"containers": [container], "schedulerName": "asleep"}}
+    await cluster.api.call("POST", PODS, {"apiVersion": "v1", "kind": "Pod", **raw_pod})
     waiting = {(name, "Pending"): 1 for name in ("gated", "nobody", "ghost")}
     await cluster.until_phases({("a", "Running"): 5, **waiting})
     await cluster.until_phases({("a", "Running"): 8, **waiting})  # its cooldown is ten minutes
@@ -167,8 +167,8 @@ async def test_what_a_tenant_writes_on_a_job_is_told_on_it_and_ends_nothing(clus
 async def test_a_name_that_nobody_reads_is_told_once_on_the_job(cluster):
     await cluster.autoscaler("--act")
     await cluster.submit("a", 2, 4, notes={"turnout.dev/max-worker": "8", "turnout.dev/mine": "x"})
-    said = "turnout.dev/max-worker (did you mean turnout.dev/max-workers?), turnout.dev/mine"
-    await cluster.told("a", "UnknownAnnotation", f"unknown annotations {said}")
+    message = "turnout.dev/max-worker (did you mean turnout.dev/max-workers?), turnout.dev/mine"
+    await cluster.told("a", "UnknownAnnotation", f"unknown annotations {message}")
     await cluster.until(a=4)
     assert sum("annotation_unknown" in line for line in cluster.said) == 1
 
@@ -183,7 +183,7 @@ async def test_its_page_tells_what_each_queue_has(cluster):
     await cluster.submit("a", 2, 8)
     await cluster.until(a=7)
     port = json.loads(next(line for line in cluster.said if "metrics_port" in line))["metrics_port"]
-    wanted = {
+    expected_page = {
         'turnout_queue_gpus{queue="default",type="used"} 7.0',
         'turnout_queue_gpus{queue="default",type="limit"} 7.0',
         'turnout_queue_gpus{queue="default",type="available"} 0.0',
@@ -194,7 +194,7 @@ async def test_its_page_tells_what_each_queue_has(cluster):
     async with asyncio.timeout(20):
         while True:
             async with cluster.made.session.get(f"http://127.0.0.1:{port}/metrics") as answer:
-                if wanted <= set((await answer.text()).splitlines()):
+                if expected_page <= set((await answer.text()).splitlines()):
                     break
     async with cluster.made.session.get(f"http://127.0.0.1:{port}/readyz") as answer:
         assert answer.status == 200

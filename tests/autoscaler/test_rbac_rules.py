@@ -100,12 +100,12 @@ def test_a_resize_changes_only_allowed_fields_and_our_annotations(kind):
     job["metadata"] = {**meta, "annotations": {labels.MIN_WORKERS: "2", labels.MAX_WORKERS: "4"}}
     change = KINDS[kind].change(job, 3, ("a-1",))
     assert (change.method, group_and_resource(change.path.rpartition("/")[0])) == ("PATCH", of_rights(kind))
-    written = changed(job, change.body)
-    fields = {field for field in written if not field.startswith(f"metadata.annotations.{NOTES}")}
+    resized = changed(job, change.body)
+    fields = {field for field in resized if not field.startswith(f"metadata.annotations.{NOTES}")}
     assert all(any(f"{field}.".startswith(f"{size}.") for size in RIGHTS[kind].sizes) for field in fields)
     assert bool(fields) == bool(RIGHTS[kind].sizes)
-    made = {group_and_resource(then.path) for then in (change.then,) if then is not None}
-    assert made == {(RIGHTS[kind].group, resource) for resource in RIGHTS[kind].creates}
+    resources = {group_and_resource(then.path) for then in (change.then,) if then is not None}
+    assert resources == {(RIGHTS[kind].group, resource) for resource in RIGHTS[kind].creates}
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if RIGHTS[kind].sizes is None])
@@ -115,13 +115,13 @@ def test_a_kind_without_the_right_to_be_resized_never_is(kind):
 
 
 def test_the_files_are_those_that_the_code_writes():
-    written = rbac.files()
-    assert {path: (ROOT / rbac.FOLDER / path).read_text() for path in written} == written
+    files = rbac.files()
+    assert {path: (ROOT / rbac.FOLDER / path).read_text() for path in files} == files
 
 
 def test_the_policy_that_guards_verdicts_is_the_one_that_the_code_writes():
-    written = fault_report_policy.files()
-    assert {path: (ROOT / path).read_text() for path in written} == written
+    files = fault_report_policy.files()
+    assert {path: (ROOT / path).read_text() for path in files} == files
 
 
 def test_who_believes_fault_reports_guards_them_unless_an_admin_says_no():

@@ -25,17 +25,17 @@ WROTE = {labels.WROTE_WORKERS: "8", labels.SUBMITTED_WORKERS: "2"}
 def raw(name, namespace, size, minimum, maximum, **notes):
     """An Indexed Job of one-GPU workers."""
     limits = {"limits": {"nvidia.com/gpu": "1"}}
-    told = {"parallelism": size, "completions": size, "completionMode": "Indexed"}
-    told["template"] = {"spec": {"containers": [{"name": "m", "resources": limits}]}}
+    spec = {"parallelism": size, "completions": size, "completionMode": "Indexed"}
+    spec["template"] = {"spec": {"containers": [{"name": "m", "resources": limits}]}}
     notes = {labels.MIN_WORKERS: str(minimum), labels.MAX_WORKERS: str(maximum), **notes}
     meta = {"name": name, "namespace": namespace, "uid": name, "resourceVersion": "1", "annotations": notes}
-    return {"metadata": {**meta, "creationTimestamp": "1970-01-01T00:00:00Z"}, "spec": told}
+    return {"metadata": {**meta, "creationTimestamp": "1970-01-01T00:00:00Z"}, "spec": spec}
 
 
 class Told:
     """A node of GPUs, one job that has grown, perhaps another, and one of another namespace that waits."""
 
-    def __init__(self, size, minimum, waits, other=0):
+    def __init__(self, size, minimum, waiting_workers, other=0):
         self.view, self.minimum = Cache(KINDS), minimum
         self.view.put_node(node("a", size + other))
         self.put(raw("grown", "mine", minimum, minimum, 16))
@@ -46,10 +46,10 @@ class Told:
         if other:
             self.put(raw("other", "theirs", other, 1, 16, **STAMPS))
             self.pods("other", "theirs", other)
-        self.put(raw("waits", "yours", waits, waits, waits))
+        self.put(raw("waits", "yours", waiting_workers, waiting_workers, waiting_workers))
 
-    def put(self, made):
-        self.view.put_job("Job", made)
+    def put(self, raw_job):
+        self.view.put_job("Job", raw_job)
 
     def pods(self, owner, namespace, count):
         for index in range(count):
@@ -59,10 +59,12 @@ class Told:
 
     def says(self, **notes):
         """Write annotations on the grown job; None takes one away. How many workers it is left with."""
-        made = copy.deepcopy(self.grown)
-        made["metadata"]["annotations"].update(notes)
-        made["metadata"]["annotations"] = {key: text for key, text in made["metadata"]["annotations"].items() if text}
-        self.put(made)
+        raw_job = copy.deepcopy(self.grown)
+        raw_job["metadata"]["annotations"].update(notes)
+        raw_job["metadata"]["annotations"] = {
+            key: text for key, text in raw_job["metadata"]["annotations"].items() if text
+        }
+        self.put(raw_job)
         steps = {step.key.name: step.target for step in decide(self.view.observation(NOW_S), POLICY, NOW_S)}
         return steps.get("grown", self.grown["spec"]["parallelism"])  # left alone with its min
 
@@ -85,7 +87,7 @@ class Told:
     ],
 )
 def test_what_an_owner_writes_after_growing_keeps_nothing_others_wait_for(notes):
-    assert Told(size=8, minimum=2, waits=6).says(**notes) == 2
+    assert Told(size=8, minimum=2, waiting_workers=6).says(**notes) == 2
 
 
 KEYS = [
@@ -117,16 +119,16 @@ SAID = st.dictionaries(
 @settings(max_examples=scaled(150), deadline=None)
 @given(st.data(), st.integers(1, 4), st.integers(0, 8), st.integers(0, 4), SAID)
 def test_no_annotation_raises_a_share(data, minimum, more, other, notes):
-    waits = data.draw(st.integers(1, minimum + more + other))
-    plain = Told(minimum + more, minimum, waits, other).says()
-    assert Told(minimum + more, minimum, waits, other).says(**notes) <= plain
+    waiting_workers = data.draw(st.integers(1, minimum + more + other))
+    plain = Told(minimum + more, minimum, waiting_workers, other).says()
+    assert Told(minimum + more, minimum, waiting_workers, other).says(**notes) <= plain
 
 
 def test_a_min_that_is_raised_counts_once_nothing_is_lent():
-    told = Told(size=8, minimum=2, waits=6)
-    told.says(**{labels.MIN_WORKERS: "8"})
-    told.put(raw("grown", "mine", 2, 8, 16, **WROTE, **STAMPS))
-    (observed_job,) = (each for each in told.view.observation(NOW_S).jobs if each.job.key.name == "grown")
+    job_in_queue = Told(size=8, minimum=2, waiting_workers=6)
+    job_in_queue.says(**{labels.MIN_WORKERS: "8"})
+    job_in_queue.put(raw("grown", "mine", 2, 8, 16, **WROTE, **STAMPS))
+    (observed_job,) = (each for each in job_in_queue.view.observation(NOW_S).jobs if each.job.key.name == "grown")
     assert observed_job.job.bounds.minimum == 8
 
 
@@ -147,9 +149,9 @@ def test_a_curve_that_an_owner_claims_promises_no_more_than_none(points, minimum
     text = ",".join(f"{workers}:{fast:.6f}" for workers, fast in sorted(points.items()))
     claimed = KINDS["Job"].read(raw("a", "ns", minimum, minimum, 100, **{labels.CURVE: text})).curve
     size = minimum + more
-    said, usual = gain(claimed, minimum, size, size + further), gain((), minimum, size, size + further)
-    assert said.share <= usual.share * (1 + 1e-9) + 1e-12
-    assert said.per_worker <= usual.per_worker * (1 + 1e-9) + 1e-12
+    claimed_gain, usual = gain(claimed, minimum, size, size + further), gain((), minimum, size, size + further)
+    assert claimed_gain.share <= usual.share * (1 + 1e-9) + 1e-12
+    assert claimed_gain.per_worker <= usual.per_worker * (1 + 1e-9) + 1e-12
 
 
 @pytest.mark.parametrize(

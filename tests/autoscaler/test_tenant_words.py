@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.autoscaler.controller.test_scale_writer import Api, noted
 from tests.autoscaler.test_cache import job, node, pod
-from tests.autoscaler.world import NOW_S, POLICY, seen, world
+from tests.autoscaler.world import NOW_S, POLICY, state_of, world
 from tests.autoscaler.world import job as small
 from tests.jobs.kinds.manifests import SAMPLES
 from tests.kit.hypothesis_examples import scaled
@@ -75,15 +75,15 @@ def test_no_text_on_a_job_or_its_pods_makes_read_decide_or_write_raise(kind, not
     for step in decide(at, POLICY, NOW_S):
         if step.key not in view.jobs.raw:
             continue  # pods of no job
-        there, one_pod = view.jobs.raw[step.key], next(each.job for each in at.jobs if each.job.key == step.key)
-        is_overruled(there["metadata"]["annotations"], 7, NOW_S)
+        raw_job, one_pod = view.jobs.raw[step.key], next(each.job for each in at.jobs if each.job.key == step.key)
+        is_overruled(raw_job["metadata"]["annotations"], 7, NOW_S)
         if one_pod.elastic:
-            written = resize_annotations(
+            annotations = resize_annotations(
                 one_pod, Step(step.key, one_pod.bounds.maximum, one_pod.replicas, Reason.IDLE_ROOM), POLICY, NOW_S
             )
-            with_annotations(KINDS[kind].change(there, one_pod.bounds.maximum, ("j-3",)), written)
+            with_annotations(KINDS[kind].change(raw_job, one_pod.bounds.maximum, ("j-3",)), annotations)
             if KINDS[kind].recreate_scale_plan is not None:
-                KINDS[kind].recreate_scale_plan(there)
+                KINDS[kind].recreate_scale_plan(raw_job)
 
 
 @settings(max_examples=scaled(300), deadline=None)
@@ -91,8 +91,8 @@ def test_no_text_on_a_job_or_its_pods_makes_read_decide_or_write_raise(kind, not
 def test_no_word_on_a_pod_makes_its_gang_raise(notes, marks, env, name):
     one_pod = pod(0, **notes)
     one_pod.metadata.labels, one_pod.metadata.name = marks, f"j-{name}"
-    told = [EnvVar(key, env) for key in ("PET_NNODES", "PET_NPROC_PER_NODE", "WORLD_SIZE")]
-    one_pod.spec.containers = [Container(env=told)]
+    variables = [EnvVar(key, env) for key in ("PET_NNODES", "PET_NPROC_PER_NODE", "WORLD_SIZE")]
+    one_pod.spec.containers = [Container(env=variables)]
     membership(one_pod)
     number_of(name)
 
@@ -143,22 +143,22 @@ def test_a_moment_that_is_to_come_overrules_nobody_for_ever():
 def broken(kind, **fields):
     """A kind of which something raises as no reader should."""
     own = KINDS[kind]
-    told = {
+    spec_fields = {
         each: getattr(own, each)
         for each in ("kind", "path", "read", "resize", "resize_with_names", "recreate_scale_plan", "pods")
     }
-    return {**KINDS, kind: JobKind(**{**told, **fields})}
+    return {**KINDS, kind: JobKind(**{**spec_fields, **fields})}
 
 
 def of_b(function):
     """The function, but on a job called b a fault of ours."""
 
-    def tried(raw, *rest):
+    def write_or_raise(raw, *rest):
         if raw["metadata"]["name"] == "b":
             raise ZeroDivisionError("of b")
         return function(raw, *rest)
 
-    return tried
+    return write_or_raise
 
 
 def named(name, uid):
@@ -191,23 +191,23 @@ async def test_a_write_failed_by_our_fault_counts_as_refused_and_others_go_on():
     steps = [Step(key, 4, 1, Reason.IDLE_ROOM) for key in raw]
     assert await writer.carry_out(steps, raw, noted, 0.0) == 2
     assert outcomes == [("a", "Written"), ("c", "Written")]
-    held = {JobKey("Job", "ns", "b"): "it cannot be written: ZeroDivisionError('of b')"}
-    assert writer.refusals.messages(raw, 0.5) == held
+    back_offs = {JobKey("Job", "ns", "b"): "it cannot be written: ZeroDivisionError('of b')"}
+    assert writer.refusals.messages(raw, 0.5) == back_offs
     assert await writer.carry_out(steps[1:2], raw, noted, 0.5) == 0  # no try before its time
 
 
 def faulty(*names):
     """Decide, but fail where one of these jobs is among those to decide on."""
 
-    def tried(at, policy, now_s):
+    def decide_or_raise(at, policy, now_s):
         if any(each.job.key.name in names for each in at.jobs):
             raise ZeroDivisionError("among them")
         return decide(at, policy, now_s)
 
-    return tried
+    return decide_or_raise
 
 
-AT = world([8], *(seen(small(name), [0]) for name in "abcde"))
+AT = world([8], *(state_of(small(name), [0]) for name in "abcde"))
 
 
 @pytest.mark.parametrize("names", ["", "a", "c", "bd", "abcde"], ids=["none", "the first", "one", "two", "all"])
@@ -221,8 +221,8 @@ def test_a_job_that_breaks_deciding_keeps_its_size_and_others_go_on(names):
 
 
 def test_a_fault_that_no_job_brings_about_is_nobodys():
-    def tried(at, policy, now_s):
+    def decide_or_raise(at, policy, now_s):
         raise KubeError("whoever is there")
 
     with pytest.raises(KubeError):
-        decide_safely(tried, world([8]), Policy(), NOW_S)
+        decide_safely(decide_or_raise, world([8]), Policy(), NOW_S)

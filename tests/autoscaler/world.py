@@ -20,12 +20,12 @@ def shape(gpus):
 
 
 def job(name, minimum=1, maximum=4, replicas=None, gpus=1, unit=1, priority=0, resized_s=0.0, gained_s=0.0, **more):
-    told = {"queue": "q", "created": f"2026-01-01T00:00:{len(name):02}Z", **more}
-    told = {
+    fields = {"queue": "q", "created": f"2026-01-01T00:00:{len(name):02}Z", **more}
+    fields = {
         "sizes": Sizes(unit),
         "order": Order(priority=priority),
         "resize_budget": ResizeBudget(gained_s, resized_s),
-        **told,
+        **fields,
     }
     return Job(
         JobKey("Job", "ns", name),
@@ -34,16 +34,16 @@ def job(name, minimum=1, maximum=4, replicas=None, gpus=1, unit=1, priority=0, r
         replicas=replicas or minimum,
         bounds=Bounds(minimum, maximum),
         shape=shape(gpus),
-        **told,
+        **fields,
     )
 
 
-def seen(made, rows=(), **more):
+def state_of(job, rows=(), **more):
     """The job with a worker on each of these nodes, by index; None for one without a node."""
     workers = tuple(
-        Worker(index, row, since_s=NOW_S - 5, name=f"{made.key.name}-{index}") for index, row in enumerate(rows)
+        Worker(index, row, since_s=NOW_S - 5, name=f"{job.key.name}-{index}") for index, row in enumerate(rows)
     )
-    return JobState(made, workers, **more)
+    return JobState(job, workers, **more)
 
 
 def world(nodes, *jobs, queues=None, leaves=None, **more):
@@ -58,15 +58,15 @@ def world(nodes, *jobs, queues=None, leaves=None, **more):
     admits = {s: np.ones(len(nodes), dtype=bool) for s in shapes}
     if queues is None:
         queues = {"q": {}}
-    made = {}
-    for name, told in queues.items():
+    queue_states = {}
+    for name, queue in queues.items():
         mine = [each for each in jobs if each.job.queue == name]
         used = sum(sum(w.row is not None for w in each.workers) * dict(each.job.shape.requests)[GPU] for each in mine)
-        limit, deserved = ({GPU: told[key]} if key in told else {} for key in ("limit", "deserved"))
-        made[name] = QueueShare(limit, deserved, {GPU: used}, open=told.get("open", True))
+        limit, deserved = ({GPU: queue[key]} if key in queue else {} for key in ("limit", "deserved"))
+        queue_states[name] = QueueShare(limit, deserved, {GPU: used}, open=queue.get("open", True))
     jobs = sorted(jobs, key=lambda each: each.job.key)
     switches = () if leaves is None else (np.array(leaves, dtype=np.int32),)
-    return Observation(tuple(jobs), made, Capacity((GPU, "pods"), free, takes, admits, switches), **more)
+    return Observation(tuple(jobs), queue_states, Capacity((GPU, "pods"), free, takes, admits, switches), **more)
 
 
 def obeyed(before, steps):
@@ -75,27 +75,29 @@ def obeyed(before, steps):
     A queue's limit is kept there, too.
     """
     sizes = {step.key: step.target for step in steps}
-    kept = [_resized(each, sizes[each.job.key]) for each in before.jobs]
+    states = [_resized(each, sizes[each.job.key]) for each in before.jobs]
     nodes = _offers(before)
     queues = {
         name: {"limit": q.limit[GPU]} if GPU in q.limit else {} | ({"deserved": q.deserved[GPU]} if q.deserved else {})
         for name, q in before.queues.items()
     }
     limits = {name: q.limit[GPU] for name, q in before.queues.items() if GPU in q.limit}
-    order = sorted(range(len(kept)), key=lambda at: (not kept[at].is_waiting, kept[at].queue_order))
+    order = sorted(range(len(states)), key=lambda at: (not states[at].is_waiting, states[at].queue_order))
     for at in order:
-        for wanted in (kept[at].job.bounds.minimum, kept[at].job.replicas):
-            before = kept[at]
-            while kept[at].bound_workers < wanted:
-                now = world(nodes, *kept, queues=queues)
-                fits = np.flatnonzero(now.room.fits(kept[at].job.shape))
-                if not len(fits) or not _within_limit(limits, kept[at], kept):
+        for size in (states[at].job.bounds.minimum, states[at].job.replicas):
+            before = states[at]
+            while states[at].bound_workers < size:
+                now = world(nodes, *states, queues=queues)
+                fits = np.flatnonzero(now.room.fits(states[at].job.shape))
+                if not len(fits) or not _within_limit(limits, states[at], states):
                     break
-                index = len(kept[at].workers)
-                kept[at] = replace(kept[at], workers=(*kept[at].workers, Worker(index, int(fits[0]), since_s=NOW_S)))
-            if kept[at].is_waiting:
-                kept[at] = before  # a gang starts whole, or holds nothing
-    return world(nodes, *kept, queues=queues)
+                index = len(states[at].workers)
+                states[at] = replace(
+                    states[at], workers=(*states[at].workers, Worker(index, int(fits[0]), since_s=NOW_S))
+                )
+            if states[at].is_waiting:
+                states[at] = before  # a gang starts whole, or holds nothing
+    return world(nodes, *states, queues=queues)
 
 
 def _within_limit(limits, each, jobs):
@@ -106,8 +108,8 @@ def _within_limit(limits, each, jobs):
 
 def _resized(each, size):
     bank = replace(each.job.resize_budget, resized_s=NOW_S) if size != each.job.replicas else each.job.resize_budget
-    kept = tuple(w for w in each.workers if w.index < size)
-    return replace(each, job=replace(each.job, replicas=size, resize_budget=bank), workers=kept)
+    workers = tuple(w for w in each.workers if w.index < size)
+    return replace(each, job=replace(each.job, replicas=size, resize_budget=bank), workers=workers)
 
 
 def _offers(before):

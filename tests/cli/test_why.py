@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.autoscaler.world import GPU, NOW_S, POLICY, job, seen, world
+from tests.autoscaler.world import GPU, NOW_S, POLICY, job, state_of, world
 from turnout.autoscaler.decide import decide
 from turnout.autoscaler.model import NODES, Reason
 from turnout.autoscaler.reporting.forecast import Estimate, RuntimeStats, forecast
@@ -34,9 +34,9 @@ def explanation_text(name, at, policy=POLICY):
     return title(found), dict(rows(found))
 
 
-A = seen(job("a", maximum=8, **SOON), [0])
-LENT = seen(job("a", minimum=1, maximum=4, replicas=4, **SOON), [0] * 4)
-STUCK = seen(job("a", replicas=3, **SOON), [0, None, None])
+A = state_of(job("a", maximum=8, **SOON), [0])
+LENT = state_of(job("a", minimum=1, maximum=4, replicas=4, **SOON), [0] * 4)
+STUCK = state_of(job("a", replicas=3, **SOON), [0, None, None])
 LATE = replace(STUCK, workers=tuple(replace(each, since_s=NOW_S - 60) for each in STUCK.workers))
 FLAT = ((1, 1.0), (8, 1.01))
 POOR = {"resized_s": NOW_S - 700, "gained_s": -5000.0}
@@ -44,28 +44,28 @@ POOR = {"resized_s": NOW_S - 700, "gained_s": -5000.0}
 WORLDS = {
     Reason.IDLE_ROOM: world([4], A),
     Reason.RETURNED: world([8], replace(A, size_before=4)),
-    Reason.UNSCHEDULABLE: world([8], seen(job("a"), unbindable="pod a-0 waits behind a scheduling gate")),
-    Reason.MAKES_ROOM: world([4], LENT, seen(job("bb", minimum=2, maximum=2))),
+    Reason.UNSCHEDULABLE: world([8], state_of(job("a"), unbindable="pod a-0 waits behind a scheduling gate")),
+    Reason.MAKES_ROOM: world([4], LENT, state_of(job("bb", minimum=2, maximum=2))),
     Reason.ROOM_TAKEN: world([1], LATE),
     Reason.AT_MAX: world([8], LENT),
-    Reason.COOLDOWN: world([8], seen(job("a", resized_s=NOW_S - 5), [0])),
+    Reason.COOLDOWN: world([8], state_of(job("a", resized_s=NOW_S - 5), [0])),
     Reason.NO_FREE_ROOM: world([1], A),
-    Reason.ROOM_SETTLES: world([8], seen(job("a", resized_s=NOW_S - 700), [0]), idle_room={NODES: {GPU: 0}}),
-    Reason.OTHERS_WAIT: world([4], A, seen(job("bb", minimum=3, maximum=3))),
-    Reason.MARGINAL_GAIN: world([8], seen(job("a", curve=FLAT), [0])),
-    Reason.BUDGET_SPENT: world([8], seen(job("a", **POOR), [0])),
-    Reason.NOT_READY: world([8], seen(job("a", replicas=2), [0])),
-    Reason.PAUSED: world([8], seen(job("a", pause=Pause.GROW), [0])),
-    Reason.RIGID: world([8], seen(job("a", maximum=1), [0])),
-    Reason.REFUSED: world([8], seen(job("a", refused="its own HPA resizes it"), [0])),
-    Reason.QUEUE_CLOSED: world([8], seen(job("a")), queues={"q": {"open": False}}),
-    Reason.SUSPENDED: world([8], seen(job("a", lifecycle=JobLifecycle.SUSPENDED))),
-    Reason.SCHEDULERS_TURN: world([8], seen(job("a"))),
+    Reason.ROOM_SETTLES: world([8], state_of(job("a", resized_s=NOW_S - 700), [0]), idle_room={NODES: {GPU: 0}}),
+    Reason.OTHERS_WAIT: world([4], A, state_of(job("bb", minimum=3, maximum=3))),
+    Reason.MARGINAL_GAIN: world([8], state_of(job("a", curve=FLAT), [0])),
+    Reason.BUDGET_SPENT: world([8], state_of(job("a", **POOR), [0])),
+    Reason.NOT_READY: world([8], state_of(job("a", replicas=2), [0])),
+    Reason.PAUSED: world([8], state_of(job("a", pause=Pause.GROW), [0])),
+    Reason.RIGID: world([8], state_of(job("a", maximum=1), [0])),
+    Reason.REFUSED: world([8], state_of(job("a", refused="its own HPA resizes it"), [0])),
+    Reason.QUEUE_CLOSED: world([8], state_of(job("a")), queues={"q": {"open": False}}),
+    Reason.SUSPENDED: world([8], state_of(job("a", lifecycle=JobLifecycle.SUSPENDED))),
+    Reason.SCHEDULERS_TURN: world([8], state_of(job("a"))),
     Reason.WAITS_FOR_ROOM: world(
-        [4], replace(LENT, job=replace(LENT.job, key=JobKey("Job", "ns", "b"))), seen(job("a"))
+        [4], replace(LENT, job=replace(LENT.job, key=JobKey("Job", "ns", "b"))), state_of(job("a"))
     ),
-    Reason.NEEDS_MORE: world([2], seen(job("bb", maximum=1), [0]), seen(job("a", minimum=2))),
-    Reason.OVER_QUOTA: world([8], seen(job("a", minimum=2)), queues={"q": {"limit": 1}}),
+    Reason.NEEDS_MORE: world([2], state_of(job("bb", maximum=1), [0]), state_of(job("a", minimum=2))),
+    Reason.OVER_QUOTA: world([8], state_of(job("a", minimum=2)), queues={"q": {"limit": 1}}),
     Reason.STALE: world([8], A, complete=False),
     Reason.NODES_UNREADY: world([8], A, unready=0.5),
     Reason.CLOCK_JUMPED: world([8], A, jumped_s=3600.0),
@@ -92,8 +92,8 @@ def test_the_reasons_that_no_world_here_shows_are_an_admins():
 
 
 def test_a_waiting_job_reads_from_its_queue_to_its_start():
-    lent = seen(job("a", minimum=6, maximum=8, replicas=8, **SOON), [0] * 8)
-    at = world([8], lent, seen(job("b", minimum=3, maximum=3, **SOON)), queues={"q": {"limit": 8, "deserved": 5}})
+    lent = state_of(job("a", minimum=6, maximum=8, replicas=8, **SOON), [0] * 8)
+    at = world([8], lent, state_of(job("b", minimum=3, maximum=3, **SOON)), queues={"q": {"limit": 8, "deserved": 5}})
     head, text = explanation_text("b", at)
     assert head == "Job/ns/b has waited for 3 min: NeedsMore"
     assert text["queue"] == "q: 8 of 8 GPUs used, 0 free, 5 its own, so 3 borrowed"
@@ -106,7 +106,7 @@ def test_a_waiting_job_reads_from_its_queue_to_its_start():
 
 def test_a_running_job_reads_what_it_has_and_what_comes_next():
     head, text = explanation_text(
-        "a", world([8], seen(job("a", minimum=1, maximum=4, replicas=2, resized_s=NOW_S - 300), [0, 0]))
+        "a", world([8], state_of(job("a", minimum=1, maximum=4, replicas=2, resized_s=NOW_S - 300), [0, 0]))
     )
     assert head == "Job/ns/a has run for 5 s: Cooldown"
     assert text["size"] == "2 workers of 1 to 4, 1 of them elastic; the next size is 3"
@@ -116,19 +116,19 @@ def test_a_running_job_reads_what_it_has_and_what_comes_next():
 
 def test_a_job_applied_again_reads_that_this_bounds_nothing():
     resized_job = job("a", minimum=2, maximum=8, replicas=2, resized_s=NOW_S - 60, reapplied_size=6)
-    _, text = explanation_text("a", world([8], seen(resized_job, [0, 0])))
+    _, text = explanation_text("a", world([8], state_of(resized_job, [0, 0])))
     assert text["size"].endswith("; its object was applied again as it was submitted, which took it from 6 to 2")
 
 
 def test_a_job_scaled_by_hand_reads_until_when_that_bounds_it():
     scaled_job = job("a", minimum=2, maximum=8, replicas=4, wanted_workers=4)
-    head, text = explanation_text("a", world([8], seen(scaled_job, [0] * 4)))
+    head, text = explanation_text("a", world([8], state_of(scaled_job, [0] * 4)))
     assert head.endswith(": AtMax")
     assert "somebody has set 4 by hand, its most until turnout.dev/wish-workers is taken away" in text["size"]
 
 
 def test_one_that_could_not_start_even_on_an_empty_cluster_is_told_so():
-    _, text = explanation_text("b", world([8], LENT, seen(job("b", minimum=20, maximum=20))))
+    _, text = explanation_text("b", world([8], LENT, state_of(job("b", minimum=20, maximum=20))))
     assert "not more than 8 would fit if every job were gone" in text["gang"]
     assert text["start"].startswith("not known")
 

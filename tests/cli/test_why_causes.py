@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.autoscaler.world import GPU, NOW_S, POLICY, job, seen, shape, world
+from tests.autoscaler.world import GPU, NOW_S, POLICY, job, shape, state_of, world
 from turnout.autoscaler.decide import decide
 from turnout.autoscaler.model import UNKNOWN_NODE
 from turnout.autoscaler.reporting.forecast import Estimate
@@ -27,7 +27,7 @@ def causes_of(name, at, others=None):
     pytest.param(4, 3, "It waits for 1 more member: 3 of the 4", id="all but one exist"),
 ])  # fmt: skip
 def test_an_incomplete_gang_waits_for_its_members(minimum, member_count, is_waiting):
-    head, text = causes_of("a", world([8], seen(job("a", minimum=minimum, maximum=minimum), [None] * member_count)))
+    head, text = causes_of("a", world([8], state_of(job("a", minimum=minimum, maximum=minimum), [None] * member_count)))
     assert head.endswith(": SchedulersTurn")
     assert is_waiting in text["decision"]
     assert "its scheduler has to place it" not in text["decision"]
@@ -38,15 +38,15 @@ def test_an_incomplete_gang_waits_for_its_members(minimum, member_count, is_wait
 def test_a_bare_gang_is_counted_by_its_pods():
     """Only pods with a node count as workers of a gang that is nobody's job."""
     bare = replace(job("bert", minimum=4, maximum=4), key=BERT, foreign=True)
-    _, text = causes_of(BERT, world([8], seen(bare)), ClusterContext({BERT: UnmanagedGang(BERT, "q", 2)}))
+    _, text = causes_of(BERT, world([8], state_of(bare)), ClusterContext({BERT: UnmanagedGang(BERT, "q", 2)}))
     assert "It waits for 2 more members: 2 of the 4" in text["decision"]
 
 
 def test_a_gang_that_is_whole_waits_for_its_scheduler():
     bare = replace(job("bert", minimum=4, maximum=4), key=BERT, foreign=True)
     for at, others in (
-        (world([8], seen(job("a", minimum=4, maximum=4), [None] * 4)), None),
-        (world([8], seen(bare)), ClusterContext({BERT: UnmanagedGang(BERT, "q", 4)})),
+        (world([8], state_of(job("a", minimum=4, maximum=4), [None] * 4)), None),
+        (world([8], state_of(bare)), ClusterContext({BERT: UnmanagedGang(BERT, "q", 4)})),
     ):
         _, text = causes_of("a" if others is None else BERT, at, others)
         assert "its scheduler has to place it" in text["decision"]
@@ -54,8 +54,8 @@ def test_a_gang_that_is_whole_waits_for_its_scheduler():
 
 @pytest.mark.parametrize("busy", [False, True], ids=["the leaves are empty", "a job runs on them"])
 def test_nine_pods_under_one_leaf_of_eight_can_never_fit(busy):
-    nine = seen(job("nine", minimum=9, maximum=9, spread=Spread(tier=1)), [None] * 9)
-    runs = [seen(job("runs", minimum=4, maximum=4), [0, 0, 1, 1])] if busy else []
+    nine = state_of(job("nine", minimum=9, maximum=9, spread=Spread(tier=1)), [None] * 9)
+    runs = [state_of(job("runs", minimum=4, maximum=4), [0, 0, 1, 1])] if busy else []
     _, text = causes_of("nine", world([4, 4, 4, 4], nine, *runs, leaves=[0, 0, 1, 1]))
     assert (
         "It can never start as it is: it needs 9 workers together, and a switch of tier 1 holds 8" in text["decision"]
@@ -66,8 +66,8 @@ def test_nine_pods_under_one_leaf_of_eight_can_never_fit(busy):
 
 
 def test_eight_pods_under_one_leaf_of_eight_wait_for_whoever_is_there():
-    eight = seen(job("eight", minimum=8, maximum=8, spread=Spread(tier=1)), [None] * 8)
-    runs = seen(job("runs", minimum=4, maximum=4), [0, 0, 2, 2])
+    eight = state_of(job("eight", minimum=8, maximum=8, spread=Spread(tier=1)), [None] * 8)
+    runs = state_of(job("runs", minimum=4, maximum=4), [0, 0, 2, 2])
     head, text = causes_of("eight", world([4, 4, 4, 4], eight, runs, leaves=[0, 0, 1, 1]))
     assert head.endswith(": NeedsMore")
     assert "never" not in text["decision"]
@@ -75,13 +75,13 @@ def test_eight_pods_under_one_leaf_of_eight_wait_for_whoever_is_there():
 
 def test_what_a_bare_gang_holds_may_come_back():
     bare = UnmanagedGang(BERT, "q", 1, ((0, shape(4)), (UNKNOWN_NODE, shape(4))))
-    at = world([0, 4], seen(job("a", minimum=8, maximum=8), [None] * 8))
+    at = world([0, 4], state_of(job("a", minimum=8, maximum=8), [None] * 8))
     assert "never" in causes_of("a", at)[1]["decision"]
     assert "never" not in causes_of("a", at, ClusterContext({BERT: bare}))[1]["decision"]
 
 
 def test_more_than_all_nodes_hold_can_never_fit():
-    _, text = causes_of("a", world([4], seen(job("a", minimum=9, maximum=9), [None] * 9)))
+    _, text = causes_of("a", world([4], state_of(job("a", minimum=9, maximum=9), [None] * 9)))
     assert "these nodes hold 4 at most" in text["decision"]
     assert "Lower its min" in text["next"]
     assert "that other jobs end does not help" in text["next"]
@@ -92,7 +92,7 @@ def test_more_than_all_nodes_hold_can_never_fit():
     pytest.param(False, "the map of switches cannot be read", id="it may not be read"),
 ])  # fmt: skip
 def test_without_a_map_nothing_is_said_of_a_tier(map_seen, says):
-    at = world([8], seen(job("a", minimum=2, maximum=2, spread=Spread(tier=1)), [None] * 2))
+    at = world([8], state_of(job("a", minimum=2, maximum=2, spread=Spread(tier=1)), [None] * 2))
     _, text = causes_of("a", at, ClusterContext(map_read=map_seen))
     assert says in text["decision"]
     assert text["start"] == f"nobody can say: {says}" + ("" if map_seen else ", so nobody can say here whether it fits")
@@ -104,5 +104,5 @@ def test_gangs_that_are_nobodys_job_are_told_among_those_who_hold_a_queue():
         BERT: UnmanagedGang(BERT, "q", 2, ((0, shape(4)), (0, shape(2)))),
         ernie: UnmanagedGang(ernie, "other", 1, ((0, shape(1)),)),
     }
-    _, text = causes_of("a", world([8], seen(job("a", minimum=9, maximum=9), [None] * 9)), ClusterContext(gangs))
+    _, text = causes_of("a", world([8], state_of(job("a", minimum=9, maximum=9), [None] * 9)), ClusterContext(gangs))
     assert text["held by"] == "PodGroup/ns/bert (6)"

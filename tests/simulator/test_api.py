@@ -42,15 +42,20 @@ def crd(**spec):
 
 @pytest.mark.asyncio
 async def test_a_created_pod_gets_what_the_server_gives(api_server):
-    code, made = await api_server.ask("POST", PODS, pod("a"))
-    meta = made["metadata"]
+    code, created_pod = await api_server.ask("POST", PODS, pod("a"))
+    meta = created_pod["metadata"]
     assert code == 201
     assert meta["uid"]
     assert meta["creationTimestamp"].endswith("Z")
     assert int(meta["resourceVersion"]) > 0
-    assert (made["kind"], made["apiVersion"], meta["namespace"], meta["generation"]) == ("Pod", "v1", "default", 1)
-    assert made["status"]["phase"] == "Pending"
-    assert made["spec"]["schedulerName"] == "default-scheduler"
+    assert (created_pod["kind"], created_pod["apiVersion"], meta["namespace"], meta["generation"]) == (
+        "Pod",
+        "v1",
+        "default",
+        1,
+    )
+    assert created_pod["status"]["phase"] == "Pending"
+    assert created_pod["spec"]["schedulerName"] == "default-scheduler"
 
 
 @pytest.mark.asyncio
@@ -144,12 +149,12 @@ async def test_a_stale_write_conflicts_and_an_empty_one_is_no_write(api_server):
 async def test_status_and_the_rest_are_written_apart(api_server):
     await api_server.ask("POST", PODS, pod("a"))
     wish = {"status": {"nominatedNodeName": "n7"}, "spec": {"priority": 7}}
-    _, told = await api_server.ask("PATCH", PODS + "/a/status", wish, MERGE)
-    assert told["status"]["nominatedNodeName"] == "n7"
-    assert told["status"]["phase"] == "Pending"
-    assert told["spec"]["priority"] == 0
-    _, kept = await api_server.ask("PATCH", PODS + "/a", {"status": {"phase": "Failed"}}, MERGE)
-    assert kept["status"]["phase"] == "Pending"
+    _, with_status = await api_server.ask("PATCH", PODS + "/a/status", wish, MERGE)
+    assert with_status["status"]["nominatedNodeName"] == "n7"
+    assert with_status["status"]["phase"] == "Pending"
+    assert with_status["spec"]["priority"] == 0
+    _, unchanged = await api_server.ask("PATCH", PODS + "/a", {"status": {"phase": "Failed"}}, MERGE)
+    assert unchanged["status"]["phase"] == "Pending"
 
 
 @pytest.mark.asyncio
@@ -239,9 +244,9 @@ async def test_a_finalizer_holds_a_deleted_object(api_server):
     path = "/api/v1/namespaces/default/configmaps"
     await api_server.ask("POST", path, {"metadata": {"name": "a", "finalizers": ["x.example/hold"]}})
     await api_server.ask("DELETE", path + "/a")
-    code, held = await api_server.ask("GET", path + "/a")
+    code, stored = await api_server.ask("GET", path + "/a")
     assert code == 200
-    assert held["metadata"]["deletionTimestamp"]
+    assert stored["metadata"]["deletionTimestamp"]
     await api_server.ask("PATCH", path + "/a", {"metadata": {"finalizers": None}}, MERGE)
     assert (await api_server.ask("GET", path + "/a"))[0] == 404
 
@@ -297,9 +302,9 @@ async def test_a_selector_makes_a_watch_see_objects_come_and_go(api_server):
     await api_server.ask("POST", PODS, pod("a"))
     await api_server.ask("POST", PODS + "/a/binding", {"target": {"name": "n1"}})
     waiting = await api_server.watch(PODS, 2, resourceVersion=version, fieldSelector="spec.nodeName=")
-    placed = await api_server.watch(PODS, 1, resourceVersion=version, fieldSelector="spec.nodeName=n1")
+    changes = await api_server.watch(PODS, 1, resourceVersion=version, fieldSelector="spec.nodeName=n1")
     assert [e["type"] for e in waiting] == ["ADDED", "DELETED"]
-    assert [e["type"] for e in placed] == ["ADDED"]
+    assert [e["type"] for e in changes] == ["ADDED"]
 
 
 @pytest.mark.asyncio
@@ -378,8 +383,8 @@ async def test_a_json_patch_applies_whole_or_not_at_all(api_server):
         {"op": "test", "path": "/kind", "value": "Node"},
     ]
     assert (await api_server.ask("PATCH", PODS + "/a", wish, kind))[0] == 422
-    _, kept = await api_server.ask("GET", PODS + "/a")
-    assert kept["metadata"]["labels"] == {"x": "1"}
+    _, stored = await api_server.ask("GET", PODS + "/a")
+    assert stored["metadata"]["labels"] == {"x": "1"}
     _, changed = await api_server.ask("PATCH", PODS + "/a", wish[:1], kind)
     assert changed["metadata"]["labels"] == {"x": "2"}
     for path in ("/kind/x", 5):

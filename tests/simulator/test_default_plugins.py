@@ -46,7 +46,7 @@ def test_how_many_feasible_nodes_are_enough(nodes, percentage, enough):
 
 
 @pytest.mark.parametrize(
-    ("wanted", "fits"),
+    ("pod", "fits"),
     [
         pytest.param(pod_info("p", gpus=8), ["free"], id="eight GPUs fit where none is taken"),
         pytest.param(pod_info("p", gpus=7), ["free", "taken"], id="seven fit beside one"),
@@ -59,16 +59,16 @@ def test_how_many_feasible_nodes_are_enough(nodes, percentage, enough):
         pytest.param(pod_info("p", node_selector={"pool": "a"}), ["free"], id="a selector narrows"),
     ],
 )
-def test_filters(wanted, fits):
+def test_filters(pod, fits):
     state = cluster(
         node("free", labels={"pool": "a"}),
         "taken",
         node("tainted", taints=[("gone", "NoSchedule")]),
         node("cordoned", unschedulable=True),
         node("faulty", taints=[(FAULTY, TAINT_EFFECT)]),
-        placed=[(pod_info("other"), "taken")],
+        bound_pods=[(pod_info("other"), "taken")],
     )
-    assert names(feasible_nodes(state, wanted, Cursor(), UNRACED)) == fits
+    assert names(feasible_nodes(state, pod, Cursor(), UNRACED)) == fits
 
 
 def test_nominated_pods_of_equal_or_higher_priority_take_room():
@@ -103,7 +103,7 @@ def test_zones_take_turns():
 
 
 @pytest.mark.parametrize(
-    ("placed", "wanted", "points"),
+    ("bound_pods", "pod", "points"),
     [
         # (16-2)/16 -> 87, (64-4)/64 -> 93: 90. Fractions 0.125 and 0.0625: 1 - 0.03125 -> 96
         pytest.param([], pod_info("p"), 90 + 96, id="an empty node"),
@@ -117,9 +117,9 @@ def test_zones_take_turns():
         ),
     ],
 )
-def test_scores_of_one_node(placed, wanted, points):
-    state = cluster("n", placed=[(each, "n") for each in placed])
-    assert node_scores(state, wanted, list(state.node_infos.values())) == [points + NEUTRAL]
+def test_scores_of_one_node(bound_pods, pod, points):
+    state = cluster("n", bound_pods=[(each, "n") for each in bound_pods])
+    assert node_scores(state, pod, list(state.node_infos.values())) == [points + NEUTRAL]
 
 
 def test_gpus_do_not_count():
@@ -131,13 +131,13 @@ def test_gpus_do_not_count():
 def test_soft_taints_cost_in_proportion():
     soft = [("x", "PreferNoSchedule"), ("y", "PreferNoSchedule")]
     state = cluster("none", node("one", taints=soft[:1]), node("two", taints=soft))
-    none, one, two = node_scores(state, pod_info("p"), list(state.node_infos.values()))
-    assert (none - one, one - two) == (3 * 50, 3 * 50)
+    untainted, one, two = node_scores(state, pod_info("p"), list(state.node_infos.values()))
+    assert (untainted - one, one - two) == (3 * 50, 3 * 50)
 
 
 def test_pods_of_one_set_spread_and_others_do_not():
     kin = pod_info("kin", labels={"app": "web"}, gpus=0)
-    state = cluster("busy", "free", placed=[(kin, "busy")])
+    state = cluster("busy", "free", bound_pods=[(kin, "busy")])
     # equal in resources, so that only spreading tells them apart
     state.place(pod_info("stranger", gpus=0), "free")
     node_infos = list(state.node_infos.values())

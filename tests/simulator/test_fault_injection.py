@@ -47,7 +47,7 @@ async def test_running_watches_can_be_dropped(api_server):
 
 
 @pytest.mark.parametrize(
-    "told",
+    "document",
     [
         pytest.param({"code": 418}, id="a code that is none of ours"),
         pytest.param({"verb": "steal"}, id="a verb that is none"),
@@ -59,8 +59,8 @@ async def test_running_watches_can_be_dropped(api_server):
         pytest.param({"code": [429]}, id="a list of codes"),
     ],
 )
-async def test_a_fault_that_cannot_be_read_is_refused(api_server, told):
-    assert (await api_server.ask("POST", FAULTS, told))[0] == 400
+async def test_a_fault_that_cannot_be_read_is_refused(api_server, document):
+    assert (await api_server.ask("POST", FAULTS, document))[0] == 400
     assert (await api_server.ask("GET", PODS))[0] == 200
 
 

@@ -209,8 +209,8 @@ async def test_the_manifests_apply_and_go_again(kubectl, part):
     await kubectl("apply", "-f", str(MANIFESTS / "namespace.yaml"))
     first = await kubectl("apply", "-k", folder)
     assert "created" in first
-    again = (await kubectl("apply", "-k", folder)).splitlines()
-    changed = [line for line in again if not line.endswith("unchanged")]
+    second_output = (await kubectl("apply", "-k", folder)).splitlines()
+    changed = [line for line in second_output if not line.endswith("unchanged")]
     # kubectl replaces the selector of a PodDisruptionBudget each time.
     assert [line for line in changed if "poddisruptionbudget" not in line] == []
     assert (await kubectl("delete", "-k", folder)).count(" deleted") == first.count(" created")

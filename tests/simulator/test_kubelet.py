@@ -35,8 +35,8 @@ def pod(status=None, grace=None, policy="Always", **notes):
     return {"metadata": meta, "spec": spec, "status": status or {"phase": "Pending"}}
 
 
-def noted(made, **notes):
-    return {**made, "metadata": {**made["metadata"], "annotations": notes}}
+def noted(raw_pod, **notes):
+    return {**raw_pod, "metadata": {**raw_pod["metadata"], "annotations": notes}}
 
 
 RUNNING = {"phase": "Running", "startTime": STAMP, "containerStatuses": [{"name": "m", "state": {"running": {}}}]}
@@ -45,7 +45,7 @@ PULLING = {"phase": "Pending", "startTime": STAMP, "containerStatuses": [{"name"
 
 
 @pytest.mark.parametrize(
-    ("made", "next_"),
+    ("raw_pod", "next_"),
     [
         pytest.param(pod(), NextState(0.0, PodState.PULLING), id="a bound pod is pulled at once"),
         pytest.param(pod(PULLING), NextState(0.5, PodState.RUNNING), id="a pulled one runs"),
@@ -66,8 +66,8 @@ PULLING = {"phase": "Pending", "startTime": STAMP, "containerStatuses": [{"name"
         pytest.param(pod(RUNNING, grace=0), NextState(0.0, PodState.DELETED), id="without grace it goes at once"),
     ],
 )
-def test_what_comes_next(made, next_):
-    assert next_state(made, Pace()) == next_
+def test_what_comes_next(raw_pod, next_):
+    assert next_state(raw_pod, Pace()) == next_
 
 
 @pytest.mark.parametrize(
@@ -82,9 +82,9 @@ def test_what_comes_next(made, next_):
     ],
 )
 def test_the_restart_policy_says_what_an_end_means(policy, code, phase):
-    told = status_in(pod(RUNNING, policy=policy), PodState.ENDED, STAMP, code=code)
-    assert told["phase"] == phase
-    (container,) = told["containerStatuses"]
+    status = status_in(pod(RUNNING, policy=policy), PodState.ENDED, STAMP, code=code)
+    assert status["phase"] == phase
+    (container,) = status["containerStatuses"]
     assert container["state"]["terminated"]["exitCode"] == code
 
 
@@ -97,11 +97,11 @@ def test_a_restart_is_counted_and_the_last_end_is_kept():
     assert container["lastState"]["terminated"]["exitCode"] == 2
 
 
-async def until(api, seen):
+async def until(api, condition):
     async with asyncio.timeout(10):
         async for _ in api.changes(PODS):
             found = {p["metadata"]["name"]: p for p in (await api.call("GET", PODS))["items"]}
-            if seen(found):
+            if condition(found):
                 return found
     raise AssertionError("a watch does not end")
 
@@ -159,14 +159,14 @@ async def test_a_pod_is_scheduled_runs_fails_and_another_leaves():
 
 
 def test_generated_nodes_and_their_map_agree():
-    standing = generate_nodes(40)
-    reading = read_map({names.TEXT_KEY: map_text(standing)})
+    generated = generate_nodes(40)
+    reading = read_map({names.TEXT_KEY: map_text(generated)})
     assert not reading.faults
-    assert [(entry.host, entry.path) for entry in reading.entries] == [(place.ip, place.path) for place in standing]
+    assert [(entry.host, entry.path) for entry in reading.entries] == [(place.ip, place.path) for place in generated]
 
 
 def test_a_map_gives_a_node_for_each_host():
     text = "asw-1 psw-1 10.0.0.1\nasw-1 psw-1 gpu7\nasw-2 psw-1 UPPER\n"
-    standing = nodes_of_map(read_map({names.TEXT_KEY: text}).entries)
-    assert [(place.name, place.ip) for place in standing][:2] == [("node-10-0-0-1", "10.0.0.1"), ("gpu7", "10.0.0.2")]
-    assert hosts_without_node_name(standing) == ["UPPER"]
+    nodes = nodes_of_map(read_map({names.TEXT_KEY: text}).entries)
+    assert [(place.name, place.ip) for place in nodes][:2] == [("node-10-0-0-1", "10.0.0.1"), ("gpu7", "10.0.0.2")]
+    assert hosts_without_node_name(nodes) == ["UPPER"]

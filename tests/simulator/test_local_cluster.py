@@ -37,8 +37,8 @@ async def extender(answer):
     """A real extender: answer(verb, asked) gives what goes back as JSON, or an HTTP status."""
 
     async def handle(request):
-        got = answer(request.path.strip("/"), json.loads(await request.read()))
-        return web.Response(status=got) if isinstance(got, int) else web.json_response(got)
+        reply = answer(request.path.strip("/"), json.loads(await request.read()))
+        return web.Response(status=reply) if isinstance(reply, int) else web.json_response(reply)
 
     app = web.Application()
     app.router.add_post("/{verb}", handle)
@@ -57,13 +57,13 @@ async def scheduling(api_server, url=None, **settings):
     """A scheduler at work. Gives a function that waits until a pod has been tried once more, and says the outcome."""
     outcomes = asyncio.Queue()
     asks = ExtenderClient(api_server.session, url) if url else None
-    told = Scheduler(
+    scheduler = Scheduler(
         HttpClient(api_server.session, api_server.url),
         SchedulerSettings(extender=ExtenderSettings() if url else None, backoff_s=(0.01, 0.05), **settings),
         asks,
         lambda namespace, name, outcome: outcomes.put_nowait((name, outcome)),
     )
-    task = asyncio.create_task(told.run())
+    task = asyncio.create_task(scheduler.run())
     try:
         yield lambda: asyncio.wait_for(outcomes.get(), 10)
     finally:
@@ -104,10 +104,14 @@ async def test_a_binding_that_fails_is_reported_as_no_node_and_tried_again(api_s
 async def test_the_extender_sees_names_and_a_whole_pod_and_is_obeyed(api_server):
     questions = []
 
-    def answer(verb, got):
-        questions.append((verb, got))
+    def answer(verb, arguments):
+        questions.append((verb, arguments))
         if verb == "filter":
-            return {"NodeNames": [n for n in got["NodeNames"] if n != "a"], "FailedNodes": {"a": "no"}, "Error": ""}
+            return {
+                "NodeNames": [n for n in arguments["NodeNames"] if n != "a"],
+                "FailedNodes": {"a": "no"},
+                "Error": "",
+            }
         return [{"Host": "c", "Score": 10}]
 
     for name in ("a", "b", "c"):
@@ -223,8 +227,8 @@ async def test_what_was_deleted_while_the_watch_was_away_is_told(api_server):
     await api_server.ask("DELETE", PODS + "/goes")
     for number in range(120):  # the API keeps 50 changes: the version is too old before the watch begins
         await api_server.ask("POST", PODS, raw_pod(f"p{number}"))
-    word, seen = await asyncio.wait_for(anext(changes), 10)
-    assert (word, seen.obj["metadata"]["name"]) == ("DELETED", "goes")
+    word, change = await asyncio.wait_for(anext(changes), 10)
+    assert (word, change.obj["metadata"]["name"]) == ("DELETED", "goes")
     words = [(await asyncio.wait_for(anext(changes), 10))[0] for _ in range(122)]
     assert words == ["ADDED"] * 121 + ["SYNCED"]
     await changes.aclose()
@@ -257,14 +261,14 @@ async def every_turn():
 
 
 def gang_pod(name, gang="bert", minimum=2):
-    made = raw_pod(name, gpus=1, schedulerName="volcano")
+    pod = raw_pod(name, gpus=1, schedulerName="volcano")
     notes = {labels.KOORD_NAME: gang, labels.KOORD_MIN: str(minimum)}
-    return {**made, "metadata": {"name": name, "annotations": notes}}
+    return {**pod, "metadata": {"name": name, "annotations": notes}}
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize("gone", ["bert-0", "bert-1", "bert-2"])
-async def test_a_member_that_is_deleted_while_its_gang_is_decided_stops_nobody(api_server, gone):
+@pytest.mark.parametrize("deleted_member", ["bert-0", "bert-1", "bert-2"])
+async def test_a_member_that_is_deleted_while_its_gang_is_decided_stops_nobody(api_server, deleted_member):
     """Asked about bert-1, the second of three: one before it is decided, one after it is not."""
     await api_server.ask("POST", "/api/v1/nodes", raw_node("a"))
     uids = {}
@@ -273,20 +277,20 @@ async def test_a_member_that_is_deleted_while_its_gang_is_decided_stops_nobody(a
         uids[stored["metadata"]["name"]] = stored["metadata"]["uid"]
 
     async def meanwhile():
-        await api_server.ask("DELETE", f"{PODS}/{gone}?gracePeriodSeconds=0")
-        await forgotten(told, uids[gone])
+        await api_server.ask("DELETE", f"{PODS}/{deleted_member}?gracePeriodSeconds=0")
+        await forgotten(scheduler, uids[deleted_member])
 
     outcomes = asyncio.Queue()
-    told = Scheduler(
+    scheduler = Scheduler(
         HttpClient(api_server.session, api_server.url),
         SchedulerSettings(extender=ExtenderSettings(), backoff_s=(0.01, 0.05)),
         Meddler("bert-1", meanwhile),
         lambda namespace, name, outcome: outcomes.put_nowait((name, outcome)),
     )
-    async with asyncio.timeout(20), background() as beside:
-        beside.start(told.run())
+    async with asyncio.timeout(20), background() as tasks:
+        tasks.start(scheduler.run())
         refused = {(await outcomes.get())[0] for _ in range(2)}
-        assert refused == uids.keys() - {gone}
+        assert refused == uids.keys() - {deleted_member}
         await api_server.ask("POST", PODS, raw_pod("later", gpus=1))
         while (await outcomes.get())[0] != "later":
             pass

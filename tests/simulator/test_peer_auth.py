@@ -91,8 +91,8 @@ async def test_no_user_of_this_machine_gets_in_without_the_token(api_server):
     others = (65534,) if os.getuid() == 0 else ()  # only root can become somebody else
     for uid in (os.getuid(), *others):
         child = await asyncio.create_subprocess_exec("bash", "-c", script, stdout=asyncio.subprocess.PIPE, user=uid)
-        told, _ = await child.communicate()
-        assert told.split()[1] == b"401"
+        output, _ = await child.communicate()
+        assert output.split()[1] == b"401"
 
 
 @pytest.mark.asyncio

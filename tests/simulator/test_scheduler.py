@@ -21,24 +21,24 @@ from turnout.simulator.cluster.scheduler import (
 from turnout.simulator.cluster.scheduling_queue import WaitingPods
 
 
-def play(state, wanted, replies, extender=None):
+def play(state, pod, replies, extender=None):
     """Run a cycle with these replies; gives the questions as (verb, names) and the outcome."""
-    asked, replies = [], iter(replies)
-    questions = scheduling_cycle(state, wanted, Cursor(), UNRACED, extender or ExtenderSettings())
+    nodes_tried, replies = [], iter(replies)
+    questions = scheduling_cycle(state, pod, Cursor(), UNRACED, extender or ExtenderSettings())
     try:
         question = next(questions)
         while True:
-            asked.append((question.verb.value, question.names))
+            nodes_tried.append((question.verb.value, question.names))
             question = questions.send(next(replies))
     except StopIteration as end:
-        return asked, end.value
+        return nodes_tried, end.value
 
 
 ALL = ("a", "b", "c")
 
 
 @pytest.mark.parametrize(
-    ("nominated", "replies", "asked", "outcome"),
+    ("nominated", "replies", "questions", "outcome"),
     [
         pytest.param(
             "",
@@ -80,8 +80,8 @@ ALL = ("a", "b", "c")
         ),
     ],
 )
-def test_the_order_of_questions(nominated, replies, asked, outcome):
-    assert play(cluster(*ALL), pod_info("p", nominated=nominated), replies) == (asked, outcome)
+def test_the_order_of_questions(nominated, replies, questions, outcome):
+    assert play(cluster(*ALL), pod_info("p", nominated=nominated), replies) == (questions, outcome)
 
 
 def test_an_extender_that_keeps_nothing_makes_the_pod_wait():
@@ -104,8 +104,8 @@ def test_a_name_that_was_not_asked_about_is_an_error():
 
 
 def test_nothing_feasible_asks_nobody():
-    asked, outcome = play(cluster(*ALL), pod_info("p", gpus=9), [])
-    assert asked == []
+    questions, outcome = play(cluster(*ALL), pod_info("p", gpus=9), [])
+    assert questions == []
     assert outcome == Unscheduled(WaitReason.UNSCHEDULABLE, "0/3 nodes are available: none holds the pod.")
 
 
@@ -113,9 +113,9 @@ def test_alone_spreads_as_the_default_does():
     state, dice, cursor = cluster(*ALL), random.Random(1), Cursor()
     nodes = []
     for number in range(6):
-        wanted = pod_info(f"p{number}")
-        outcome = schedule_without_extender(state, wanted, cursor, dice)
-        state.place(wanted, outcome.node)
+        pod = pod_info(f"p{number}")
+        outcome = schedule_without_extender(state, pod, cursor, dice)
+        state.place(pod, outcome.node)
         nodes.append(outcome.node)
     assert sorted(nodes[:3]) == sorted(nodes[3:]) == list(ALL)
 
@@ -125,9 +125,9 @@ def test_the_queue_goes_by_priority_then_arrival():
     for name, priority in (("first", 0), ("urgent", 9), ("second", 0)):
         queue.put(pod_info(name, priority=priority))
     order = []
-    while (wanted := queue.next(0.0)) is not None:
-        order.append(wanted.uid)
-        queue.drop(wanted.uid)
+    while (pod := queue.next(0.0)) is not None:
+        order.append(pod.uid)
+        queue.drop(pod.uid)
     assert order == ["urgent", "first", "second"]
 
 

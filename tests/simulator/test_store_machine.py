@@ -43,18 +43,18 @@ class Machine(RuleBasedStateMachine):
 
     def note(self):
         collect(self.store)
-        self.seen[self.store.objects.version] = {name: held[1] for name, held in self.model.items()}
+        self.seen[self.store.objects.version] = {name: entry[1] for name, entry in self.model.items()}
 
     def tidy_model(self):
         """Owners that are gone take their dependents along, again and again."""
         while True:
-            living = {held[0] for held in self.model.values()}
-            due = [n for n, held in self.model.items() if held[4] and not held[4] & living and not held[3]]
+            living = {entry[0] for entry in self.model.values()}
+            due = [n for n, entry in self.model.items() if entry[4] and not entry[4] & living and not entry[3]]
             for name in due:
                 self.drop(name)
-            for held in self.model.values():
-                if held[4] & living and not held[3]:
-                    held[4] &= living
+            for entry in self.model.values():
+                if entry[4] & living and not entry[3]:
+                    entry[4] &= living
             if not due:
                 return
 
@@ -64,17 +64,17 @@ class Machine(RuleBasedStateMachine):
         else:
             del self.model[name]
 
-    @rule(name=NAMES, held=st.booleans(), owners=st.lists(NAMES, max_size=2, unique=True))
-    def create(self, name, held, owners):
+    @rule(name=NAMES, has_finalizer=st.booleans(), owners=st.lists(NAMES, max_size=2, unique=True))
+    def create(self, name, has_finalizer, owners):
         owned = [(o, self.model[o][0]) for o in owners if o in self.model and not self.model[o][3]]
-        meta = {"name": name, "finalizers": [HOLD] if held else []}
+        meta = {"name": name, "finalizers": [HOLD] if has_finalizer else []}
         meta["ownerReferences"] = [{"kind": "ConfigMap", "apiVersion": "v1", "name": o, "uid": uid} for o, uid in owned]
         body = {"metadata": meta, "data": {"n": "0"}}
         if name in self.model:
             refused("AlreadyExists", self.store.create, CONFIG_MAPS, "default", body)
             return
-        made = self.store.create(CONFIG_MAPS, "default", body)
-        self.model[name] = [made.obj["metadata"]["uid"], {"n": "0"}, held, False, {uid for _, uid in owned}]
+        stored = self.store.create(CONFIG_MAPS, "default", body)
+        self.model[name] = [stored.obj["metadata"]["uid"], {"n": "0"}, has_finalizer, False, {uid for _, uid in owned}]
         self.note()
 
     @rule(name=NAMES, stale=st.booleans())
@@ -88,8 +88,8 @@ class Machine(RuleBasedStateMachine):
         if stale:
             refused("Conflict", self.store.update, CONFIG_MAPS, "default", name, new)
             return
-        written = self.store.update(CONFIG_MAPS, "default", name, new)
-        assert written.version > old.version
+        stored = self.store.update(CONFIG_MAPS, "default", name, new)
+        assert stored.version > old.version
         self.model[name][1] = data
         self.note()
 
@@ -150,7 +150,7 @@ class Machine(RuleBasedStateMachine):
             shown[name] = change.now.obj["data"]
             if change.deleted:
                 del shown[name]
-        assert shown == {name: held[1] for name, held in self.model.items()}
+        assert shown == {name: entry[1] for name, entry in self.model.items()}
 
     @invariant()
     def they_agree(self):

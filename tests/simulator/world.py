@@ -9,13 +9,13 @@ GPU = "nvidia.com/gpu"
 
 
 def node(name, cpu="16", memory="64Gi", gpus=8, labels=None, taints=(), unschedulable=False):
-    made = Node(
+    raw_node = Node(
         metadata=ObjectMeta(name=name, labels={"kubernetes.io/hostname": name, **(labels or {})}),
         status=NodeStatus(allocatable={"cpu": cpu, "memory": memory, "pods": "110", GPU: str(gpus)}),
     )
-    made.spec.taints = [Taint(key=key, effect=effect) for key, effect in taints]
-    made.spec.unschedulable = unschedulable
-    return made
+    raw_node.spec.taints = [Taint(key=key, effect=effect) for key, effect in taints]
+    raw_node.spec.unschedulable = unschedulable
+    return raw_node
 
 
 def pod(name, cpu="2", memory="4Gi", gpus=1, priority=0, nominated="", labels=None, **spec):
@@ -31,13 +31,13 @@ def pod_info(name, spread=None, **more):
     return pod_info_of(pod(name, **more), spread)
 
 
-def cluster(*nodes, placed=()):
-    made = Cluster()
+def cluster(*nodes, bound_pods=()):
+    state = Cluster()
     for each in nodes:
-        made.put_node(each if isinstance(each, Node) else node(each))
-    for wanted, where in placed:
-        made.place(wanted, where)
-    return made
+        state.put_node(each if isinstance(each, Node) else node(each))
+    for pod, where in bound_pods:
+        state.place(pod, where)
+    return state
 
 
 class InOrder(random.Random):

@@ -30,7 +30,7 @@ class Clocks:
         if self.server_s is not None:
             self.server_s += seconds
 
-    def looks(self, count, each_s=5.0):
+    def observe(self, count, each_s=5.0):
         """So many looks: by how much time has passed beside the monotonic clock at each, and whether it held."""
         found = []
         for _ in range(count):
@@ -47,7 +47,7 @@ STILL = (0.0, False)
 def test_a_lone_jump_of_the_wall_clock_moves_nothing_and_shows_after_two(by_s, caplog):
     clocks = Clocks()
     clocks.wall_s += by_s
-    assert clocks.looks(5) == [(0.0, True)] * HOLD_READINGS + [STILL] * 3
+    assert clocks.observe(5) == [(0.0, True)] * HOLD_READINGS + [STILL] * 3
     assert [record.msg for record in caplog.records] == ["clock_jumped"]
 
 
@@ -56,21 +56,21 @@ def test_what_the_api_server_says_counts_from_the_third_look_on(by_s, caplog):
     clocks = Clocks()
     clocks.wall_s += by_s
     clocks.server_s += by_s
-    assert clocks.looks(5) == [(0.0, True)] * HOLD_READINGS + [(by_s, False)] * 3
+    assert clocks.observe(5) == [(0.0, True)] * HOLD_READINGS + [(by_s, False)] * 3
     assert [record.msg for record in caplog.records] == ["clock_jumped", "clock_corrected"]
 
 
 def test_without_an_api_server_time_the_wall_clock_counts_from_look_three():
     clocks = Clocks(server=False)
     clocks.wall_s += HOUR_S
-    assert clocks.looks(4) == [(0.0, True)] * HOLD_READINGS + [(HOUR_S, False)] * 2
+    assert clocks.observe(4) == [(0.0, True)] * HOLD_READINGS + [(HOUR_S, False)] * 2
 
 
 def test_a_clock_that_jumps_again_and_again_is_held_all_the_while():
     clocks = Clocks()
     for by_s in (HOUR_S, -HOUR_S, HOUR_S):
         clocks.wall_s += by_s
-        assert clocks.looks(1) == [(0.0, True)]
+        assert clocks.observe(1) == [(0.0, True)]
 
 
 def test_a_clock_wrong_from_the_start_is_corrected_by_the_api_server():
@@ -83,12 +83,12 @@ def test_small_steps_are_followed_and_told_to_nobody(caplog):
     clocks = Clocks(server=False)
     for _ in range(3):
         clocks.wall_s += 1.0
-        (seen,) = clocks.looks(1)
-    assert (seen, caplog.records) == ((3.0, False), [])
+        (observation,) = clocks.observe(1)
+    assert (observation, caplog.records) == ((3.0, False), [])
 
 
 @pytest.mark.parametrize("ahead_s", [-4.0, 4.0], ids=["behind", "ahead"])
 def test_an_api_server_that_is_a_little_apart_is_no_jump(ahead_s):
     clocks = Clocks()
     clocks.server_s += ahead_s
-    assert clocks.looks(3) == [STILL] * 3
+    assert clocks.observe(3) == [STILL] * 3

@@ -24,7 +24,7 @@ class Recorder:
 
 
 @pytest.fixture
-def told():
+def recorder_and_events():
     view = Cache(KINDS)
     view.put_node(node("a"))
     view.put_job("Job", job(2))
@@ -35,8 +35,8 @@ def told():
     return recorder, DecisionEvents(recorder, refs.job, refs.leaving, Metrics((GPU,)))
 
 
-def test_a_shrink_is_told_on_the_job_and_on_each_pod_that_leaves(told):
-    recorder, events = told
+def test_a_shrink_is_told_on_the_job_and_on_each_pod_that_leaves(recorder_and_events):
+    recorder, events = recorder_and_events
     events.report_outcome(Step(KEY, 1, 2, Reason.MAKES_ROOM, "1 worker leaves for Job/ns/b"), "Written")
     sentence = "2 to 1 workers: 1 worker leaves for Job/ns/b"
     assert recorder.told == [
@@ -46,8 +46,8 @@ def test_a_shrink_is_told_on_the_job_and_on_each_pod_that_leaves(told):
 
 
 @pytest.mark.parametrize("word", ["DryRun", "Refused", "Conflict", "NotLeading"])
-def test_what_did_not_happen_is_no_event_and_stands_in_the_log_once(told, word, caplog):
-    recorder, events = told
+def test_what_did_not_happen_is_no_event_and_stands_in_the_log_once(recorder_and_events, word, caplog):
+    recorder, events = recorder_and_events
     with caplog.at_level("INFO"):
         for _ in range(3):
             events.report_outcome(Step(KEY, 3, 2, Reason.IDLE_ROOM), word)
@@ -64,13 +64,13 @@ def test_what_did_not_happen_is_no_event_and_stands_in_the_log_once(told, word, 
         (Reason.COOLDOWN, None),
     ],
 )
-def test_a_job_is_told_why_it_waits_and_not_of_each_pause(told, reason, type_):
-    recorder, events = told
+def test_a_job_is_told_why_it_waits_and_not_of_each_pause(recorder_and_events, reason, type_):
+    recorder, events = recorder_and_events
     events.report_decision(Step(KEY, 2, 2, reason, "why"))
     assert recorder.told == ([("Job", "j-u", type_, reason.value, "stays at 2 workers: why")] if type_ else [])
 
 
-def test_a_job_that_is_gone_is_told_nothing(told):
-    recorder, events = told
+def test_a_job_that_is_gone_is_told_nothing(recorder_and_events):
+    recorder, events = recorder_and_events
     events.report_outcome(Step(GONE, 1, 2, Reason.MAKES_ROOM), "Written")
     assert recorder.told == []

@@ -117,8 +117,8 @@ def test_nothing_is_kept_of_jobs_that_are_gone():
 def test_who_left_room_unused_waits_on_under_the_next_leader():
     first, second = (UnusedRoom(60.0, lambda _: False) for _ in range(2))
     first.restore_strikes([Strike("greedy", 5, 0.0, 500.0)], 100.0)
-    told = read(encode(Memory(strikes=first.strikes(200.0)), NOW_S), NOW_S + 50.0)
-    second.restore_strikes(told.strikes, 7.0)
+    memory = read(encode(Memory(strikes=first.strikes(200.0)), NOW_S), NOW_S + 50.0)
+    second.restore_strikes(memory.strikes, 7.0)
     assert second.strikes(7.0) == (Strike("greedy", 5, 150.0, 350.0),)
 
 

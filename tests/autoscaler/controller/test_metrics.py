@@ -9,7 +9,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from hack.controlplane.tools import cache
-from tests.autoscaler.world import GPU, NOW_S, job, seen, world
+from tests.autoscaler.world import GPU, NOW_S, job, state_of, world
 from turnout.autoscaler.controller.metrics import Metrics
 from turnout.autoscaler.model import Reason, Step, Worker
 from turnout.autoscaler.reporting.samples import MAX_JOBS
@@ -60,18 +60,18 @@ def hold(each, reason=Reason.AT_MAX):
 
 
 def look(metrics, *jobs, queues=None, starts=None, steps=None):
-    told = [hold(each, Reason.NEEDS_MORE if each.is_waiting else Reason.AT_MAX) for each in jobs]
-    metrics.record_decision(world([8, 8], *jobs, queues=queues), told if steps is None else steps, starts)
+    steps_of_look = [hold(each, Reason.NEEDS_MORE if each.is_waiting else Reason.AT_MAX) for each in jobs]
+    metrics.record_decision(world([8, 8], *jobs, queues=queues), steps_of_look if steps is None else steps, starts)
 
 
 def grown(name="a", **more):
     """Two workers of the min and three above it, of two GPUs each."""
-    return seen(job(name, minimum=2, maximum=8, replicas=5, gpus=2, **more), rows=[0, 0, 0, 0, 1])
+    return state_of(job(name, minimum=2, maximum=8, replicas=5, gpus=2, **more), rows=[0, 0, 0, 0, 1])
 
 
 def short(name="w", minimum=4, **more):
     """Nothing of it runs."""
-    return seen(job(name, minimum=minimum, **more))
+    return state_of(job(name, minimum=minimum, **more))
 
 
 @pytest.mark.real
@@ -80,8 +80,8 @@ def test_promtool_accepts_the_page(metrics):
     waiting = short()
     look(metrics, grown(), waiting, starts={waiting.job.key: (1.0, 2.0, 3.0)})
     metrics.count_outcome(Step(grown().job.key, 5, 2, Reason.IDLE_ROOM), "Written")
-    told = subprocess.run([promtool, "check", "metrics"], input=metrics.page(), capture_output=True, timeout=30)
-    assert (told.returncode, told.stdout + told.stderr) == (0, b"")
+    process = subprocess.run([promtool, "check", "metrics"], input=metrics.page(), capture_output=True, timeout=30)
+    assert (process.returncode, process.stdout + process.stderr) == (0, b"")
 
 
 @pytest.mark.contract("CS-12", "VE-06", "VE-08", "VE-12", "VE-13")
@@ -189,16 +189,16 @@ def test_a_suspended_job_waits_for_nobody(metrics):
 
 
 def test_bounded_job_metrics_take_waiting_then_largest_from_every_queue(metrics):
-    crowd = [seen(job(f"r{at:03}", minimum=1, replicas=1 + at % 4), rows=[0] * (1 + at % 4)) for at in range(300)]
-    small = [seen(job(f"s{at}", queue="p"), rows=[0]) for at in range(5)]
+    crowd = [state_of(job(f"r{at:03}", minimum=1, replicas=1 + at % 4), rows=[0] * (1 + at % 4)) for at in range(300)]
+    small = [state_of(job(f"s{at}", queue="p"), rows=[0]) for at in range(5)]
     look(metrics, *crowd, short("w"), *small, queues={"q": {}, "p": {}})
     found = samples(metrics)
-    told = [key for key in found if key[0] == "job_reason"]
-    assert len(told) == MAX_JOBS
-    assert {key[2] for key in told} >= {"w", *(f"s{at}" for at in range(5))}
+    reasons = [key for key in found if key[0] == "job_reason"]
+    assert len(reasons) == MAX_JOBS
+    assert {key[2] for key in reasons} >= {"w", *(f"s{at}" for at in range(5))}
     sizes = {each.job.key.name: len(each.workers) for each in crowd}
-    left = sizes.keys() - {key[2] for key in told}
-    assert max(sizes[name] for name in left) <= min(sizes[key[2]] for key in told if key[2] in sizes)
+    left = sizes.keys() - {key[2] for key in reasons}
+    assert max(sizes[name] for name in left) <= min(sizes[key[2]] for key in reasons if key[2] in sizes)
     assert found["queue_unlisted_jobs", "q"] == 301 + 5 - MAX_JOBS == len(left)
     assert found["queue_unlisted_jobs", "p"] == 0
     assert found["queue_jobs", "q", "running"] == 300
@@ -209,7 +209,7 @@ def test_time_is_lent_as_long_as_workers_above_the_min_run(metrics, clock):
     clock.now_s += 10
     assert samples(metrics)["queue_elastic_gpu_seconds_total", "q"] == 60
     clock.now_s += 10
-    look(metrics, seen(job("a", minimum=2, maximum=8, replicas=3, gpus=2), rows=[0, 0, 0]))  # two of them are left
+    look(metrics, state_of(job("a", minimum=2, maximum=8, replicas=3, gpus=2), rows=[0, 0, 0]))  # two of them are left
     clock.now_s += 5
     assert samples(metrics)["queue_elastic_gpu_seconds_total", "q"] == 130
 
@@ -429,11 +429,11 @@ def test_only_written_shrinks_return_gpus(metrics):
 
 
 def test_the_time_of_a_reclaim_is_observed_by_queue(metrics, clock):
-    waits = short()
-    look(metrics, waits, steps=[hold(waits, Reason.WAITS_FOR_ROOM)])
+    waiting_job = short()
+    look(metrics, waiting_job, steps=[hold(waiting_job, Reason.WAITS_FOR_ROOM)])
     assert samples(metrics)["reclaim_seconds_count", "q"] == 0
     clock.now_s += 42.0
-    look(metrics, seen(job("w", minimum=4), rows=[0] * 4))
+    look(metrics, state_of(job("w", minimum=4), rows=[0] * 4))
     found = samples(metrics)
     assert (found["reclaim_seconds_count", "q"], found["reclaim_seconds_sum", "q"]) == (1, 42)
 

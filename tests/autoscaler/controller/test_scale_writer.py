@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.autoscaler.world import job, seen, world
+from tests.autoscaler.world import job, state_of, world
 from tests.jobs.test_kinds import indexed
 from turnout.autoscaler.controller.scale_writer import (
     MAX_CONSECUTIVE_CONFLICTS,
@@ -46,9 +46,9 @@ class Api:
         return b"{}"
 
 
-def writer(api, told, dry_run=False, leading=True):
+def writer(api, outcomes, dry_run=False, leading=True):
     return ScaleWriter(
-        api, KINDS, lambda: 7 if leading else None, lambda step, word: told.append((step.key.name, word)), dry_run
+        api, KINDS, lambda: 7 if leading else None, lambda step, word: outcomes.append((step.key.name, word)), dry_run
     )
 
 
@@ -151,31 +151,31 @@ async def test_a_clock_that_was_set_back_makes_nobody_wait():
 
 
 async def test_a_new_job_of_the_same_name_is_not_refused_yet():
-    api, again = Api(NO), raw("a")
-    again[JobKey("Job", "ns", "a")]["metadata"]["uid"] = "another"
+    api, new_job = Api(NO), raw("a")
+    new_job[JobKey("Job", "ns", "a")]["metadata"]["uid"] = "another"
     doing = writer(api, [])
     assert await tries_of(doing, api, [0.0, 0.5], raw("a")) == [0.0]
-    assert await tries_of(doing, api, [0.6, 0.7], again) == [0.6]
+    assert await tries_of(doing, api, [0.6, 0.7], new_job) == [0.6]
 
 
 @pytest.mark.parametrize(
-    ("error", "held"),
+    ("error", "is_held_back"),
     [
         pytest.param(NO, {JobKey("Job", "ns", "a"): "a webhook says no"}, id="who was told no, and in which words"),
         pytest.param(Unreachable("PATCH", "/x", 0, "gone"), {}, id="no answer is no no: it may have been written"),
         pytest.param(Conflict("PATCH", "/x", 409, "changed"), {}, id="nor is a newer version"),
     ],
 )
-async def test_who_is_held_back(error, held):
+async def test_who_is_held_back(error, is_held_back):
     doing = writer(Api(error), [])
     await doing.carry_out([step("a", 2, 4)], raw("a"), noted, 0.0)
-    assert doing.refusals.messages(raw("a", "b"), 0.5) == held
+    assert doing.refusals.messages(raw("a", "b"), 0.5) == is_held_back
     assert doing.refusals.messages(raw("a", "b"), 1.0) == {}
     assert doing.refusals.messages(raw("b"), 0.5) == {}
 
 
 async def test_who_is_held_back_is_decided_on_as_one_that_cannot_be_resized():
-    before = world([4], seen(job("a"), [0]), seen(job("b"), [0]))
+    before = world([4], state_of(job("a"), [0]), state_of(job("b"), [0]))
     after = mark_refused(before, {JobKey("Job", "ns", "a"): "a webhook says no", JobKey("Job", "ns", "gone"): "no"})
     assert [each.job.refused for each in after.jobs] == ["a webhook says no", ""]
     assert mark_refused(before, {}) is before
@@ -250,10 +250,10 @@ async def test_a_change_carries_its_notes_and_the_term_in_which_it_was_written()
     ],
 )
 async def test_a_leader_that_was_paused_and_wakes_writes_nothing(term, at, word):
-    api, outcomes, there = Api(), [], raw("a")
+    api, outcomes, raw_job = Api(), [], raw("a")
     notes = {labels.TERM: term, labels.RESIZED_AT: at}
-    there[JobKey("Job", "ns", "a")]["metadata"]["annotations"].update(notes)
-    await writer(api, outcomes).carry_out([step("a", 2, 4)], there, noted, 1000.0)
+    raw_job[JobKey("Job", "ns", "a")]["metadata"]["annotations"].update(notes)
+    await writer(api, outcomes).carry_out([step("a", 2, 4)], raw_job, noted, 1000.0)
     assert outcomes == [("a", word)]
 
 
@@ -265,15 +265,15 @@ async def test_a_leader_that_was_paused_and_wakes_writes_nothing(term, at, word)
     ],
 )
 async def test_a_later_term_on_a_job_is_believed_only_if_the_lease_says_so(ours, word):
-    api, outcomes, there = Api(), [], raw("a")
+    api, outcomes, raw_job = Api(), [], raw("a")
 
     async def confirm():
         return ours
 
     forged = {labels.TERM: "99999999", labels.RESIZED_AT: "1970-01-01T00:16:40Z"}
-    there[JobKey("Job", "ns", "a")]["metadata"]["annotations"].update(forged)
+    raw_job[JobKey("Job", "ns", "a")]["metadata"]["annotations"].update(forged)
     doing = ScaleWriter(api, KINDS, lambda: 7, lambda step, word: outcomes.append(word), False, confirm)
-    await doing.carry_out([step("a", 4, 2)], there, noted, 1000.0)
+    await doing.carry_out([step("a", 4, 2)], raw_job, noted, 1000.0)
     assert (outcomes, len(api.patches)) == ([word], int(ours))
 
 
@@ -281,19 +281,19 @@ CHANGED = Conflict("PATCH", "/x", 409, "changed")
 
 
 async def test_a_job_that_is_always_changed_by_others_is_no_giver():
-    events, there = [], raw("a")
-    doing = writer(Api(CHANGED, {**there[JobKey("Job", "ns", "a")], "spec": {}}), events)
+    events, raw_job = [], raw("a")
+    doing = writer(Api(CHANGED, {**raw_job[JobKey("Job", "ns", "a")], "spec": {}}), events)
     for _ in range(MAX_CONSECUTIVE_CONFLICTS):
-        assert doing.refusals.messages(there, 0.0) == {}
-        await doing.carry_out([step("a", 4, 2)], there, noted, 0.0)
+        assert doing.refusals.messages(raw_job, 0.0) == {}
+        await doing.carry_out([step("a", 4, 2)], raw_job, noted, 0.0)
     assert events == [("a", "Conflict")] * MAX_CONSECUTIVE_CONFLICTS
     why = "it is changed by others faster than it can be written"
-    assert doing.refusals.messages(there, 0.5) == {JobKey("Job", "ns", "a"): why}
+    assert doing.refusals.messages(raw_job, 0.5) == {JobKey("Job", "ns", "a"): why}
 
 
 async def test_a_job_whose_owner_keeps_writing_annotations_still_shrinks():
-    there = raw("a")
-    was = there[JobKey("Job", "ns", "a")]
+    raw_job = raw("a")
+    was = raw_job[JobKey("Job", "ns", "a")]
     newer = {**was, "metadata": {**was["metadata"], "resourceVersion": "9"}}
     api, outcomes = Api(newer=newer), []
 
@@ -306,14 +306,14 @@ async def test_a_job_whose_owner_keeps_writing_annotations_still_shrinks():
     api.patch = only_the_newest
     doing = writer(api, outcomes)
     for _ in range(2):
-        await doing.carry_out([step("a", 4, 2)], there, noted, 0.0)
+        await doing.carry_out([step("a", 4, 2)], raw_job, noted, 0.0)
     assert outcomes == [("a", "Conflict"), ("a", "Written")]
     assert api.patches[1:] == [was["metadata"]["resourceVersion"], "9"]
 
 
 async def test_a_shrink_is_not_sent_again_without_the_lease():
-    there, told, leads = raw("a"), [], [True]
-    api = Api(CHANGED, newer=there[JobKey("Job", "ns", "a")])
+    raw_job, outcomes, leads = raw("a"), [], [True]
+    api = Api(CHANGED, newer=raw_job[JobKey("Job", "ns", "a")])
     read = api.get
 
     async def read_as_last(path):
@@ -321,12 +321,12 @@ async def test_a_shrink_is_not_sent_again_without_the_lease():
         return await read(path)
 
     api.get = read_as_last
-    doing = writer(LeasedCalls(api, lambda: bool(leads)), told)
+    doing = writer(LeasedCalls(api, lambda: bool(leads)), outcomes)
     for _ in range(2):
-        await doing.carry_out([step("a", 4, 2)], there, noted, 0.0)
-    assert told == [("a", "Conflict"), ("a", "NotLeading")]
+        await doing.carry_out([step("a", 4, 2)], raw_job, noted, 0.0)
+    assert outcomes == [("a", "Conflict"), ("a", "NotLeading")]
     assert len(api.patches) == 2
-    assert doing.refusals.messages(there, 0.0) == {}
+    assert doing.refusals.messages(raw_job, 0.0) == {}
 
 
 async def test_what_was_written_is_told_to_who_reads_it_again():

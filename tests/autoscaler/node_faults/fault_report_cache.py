@@ -25,13 +25,13 @@ class Cluster:
         self.pods = {}
         self.words = []
 
-    def says(self, pod, there, kind=CheckResult.FAULTY, *, team="team", owner=None, ago_s=0.0, text=None, **more):
+    def says(self, pod, host, kind=CheckResult.FAULTY, *, team="team", owner=None, ago_s=0.0, text=None, **more):
         """A pod of a namespace that the API server has bound to this node says so."""
-        told = NodeReport(kind, utc_datetime(self.now_s - ago_s), 1, "w0", **more)
-        notes = {labels.NODE_VERDICT: node_health.encode_report(told) if text is None else text}
+        report = NodeReport(kind, utc_datetime(self.now_s - ago_s), 1, "w0", **more)
+        notes = {labels.NODE_VERDICT: node_health.encode_report(report) if text is None else text}
         owners = [OwnerReference(uid=owner, controller=True)] if owner else None
         meta = ObjectMeta(pod, team, f"uid-{pod}", annotations=notes, owner_references=owners)
-        self.pods[pod] = Pod(metadata=meta, spec=PodSpec(node_name=there))
+        self.pods[pod] = Pod(metadata=meta, spec=PodSpec(node_name=host))
         return self
 
     def node(self, name):

@@ -37,7 +37,7 @@ def test_a_node_that_its_pod_has_proven_faulty_is_tainted_with_the_proof():
 
 
 @pytest.mark.parametrize(
-    ("said", "word"),
+    ("reports", "word"),
     [
         pytest.param({"text": "{}"}, "BadVerdict", id="nothing of a report"),
         pytest.param({"text": "no JSON"}, "BadVerdict", id="no JSON"),
@@ -53,8 +53,8 @@ def test_a_node_that_its_pod_has_proven_faulty_is_tainted_with_the_proof():
         pytest.param({"kind": CheckResult.LINK}, "OnlyALink", id="a link, of which neither end is to blame"),
     ],
 )
-def test_nobody_is_tainted_by_a_word_that_is_no_proof(said, word):
-    cluster = Cluster().says("w2", "n3", **said)
+def test_nobody_is_tainted_by_a_word_that_is_no_proof(reports, word):
+    cluster = Cluster().says("w2", "n3", **reports)
     cluster.look()
     assert (cluster.tainted, cluster.notes, cluster.last()) == (set(), {}, ("n3", word))
 
@@ -176,16 +176,16 @@ def test_nothing_that_one_namespace_says_makes_the_word_of_another_old(kind, ahe
 
 
 @pytest.mark.parametrize(
-    ("ahead_s", "told"),
+    ("ahead_s", "is_believed"),
     [
         pytest.param(3, [], id="a little: it waits"),
         pytest.param(59, [("n3", "StaleVerdict")], id="more: it is told"),
     ],
 )
-def test_a_verdict_that_is_ahead_of_now_counts_once_its_time_has_come(ahead_s, told):
+def test_a_verdict_that_is_ahead_of_now_counts_once_its_time_has_come(ahead_s, is_believed):
     cluster = Cluster().says("w2", "n3", ago_s=-ahead_s)
     cluster.look()
-    assert (cluster.tainted, cluster.words) == (set(), told)
+    assert (cluster.tainted, cluster.words) == (set(), is_believed)
     cluster.look(after_s=ahead_s)
     assert cluster.tainted == {"n3"}
 
@@ -365,16 +365,16 @@ def test_a_rule_of_the_times():
     time_s=st.none() | st.floats(0, 1e7),
 )
 def test_every_verdict_is_read_again(kind, names, why, at_s, time_s):
-    told = NodeReport(kind, utc_datetime(at_s), 7, names[0], 3, names[1], names[2], names[3], why, time_s, time_s)
-    assert node_health.decode_report(node_health.encode_report(told)) == told
+    report = NodeReport(kind, utc_datetime(at_s), 7, names[0], 3, names[1], names[2], names[3], why, time_s, time_s)
+    assert node_health.decode_report(node_health.encode_report(report)) == report
 
 
 def test_the_largest_verdict_is_read_again():
     worst = "\x01" * 512
-    told = NodeReport(
+    report = NodeReport(
         CheckResult.FAULTY, utc_datetime(0), 1 << 40, worst[:253], 1 << 40, *[worst[:253]] * 3, worst, 1e7, 1e7
     )
-    assert node_health.decode_report(node_health.encode_report(told)) == told
+    assert node_health.decode_report(node_health.encode_report(report)) == report
 
 
 def test_what_a_check_finds_is_what_a_verdict_says():

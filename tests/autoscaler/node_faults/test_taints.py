@@ -54,12 +54,12 @@ class Api:
 
 
 def raw(cluster, name):
-    made = cluster.node(name)
+    raw_node = cluster.node(name)
     meta = {
         "name": name,
-        "uid": made.metadata.uid,
+        "uid": raw_node.metadata.uid,
         "resourceVersion": "1",
-        "annotations": made.metadata.annotations or {},
+        "annotations": raw_node.metadata.annotations or {},
     }
     theirs = [{"key": "team", "value": "a", "effect": "NoSchedule", "timeAdded": "2027-01-01T00:00:00Z"}]
     ours = [{"key": labels.FAULTY, "value": "true", "effect": "NoSchedule"}] if name in cluster.tainted else []
@@ -75,8 +75,8 @@ class Watched:
     def __init__(self, cluster, error=None, leads=True, dry_run=False):
         self.cluster, self.api, self.cache = cluster, Api(cluster, error), cluster.cache()
         self.clock, self.recorder, self.metrics = ManualClock(), Recorder(), Metrics((GPU,))
-        tells = NodeEvents(self.recorder, cluster.rules, self.metrics)
-        args = self.cache, cluster.rules, tells, self.clock, asyncio.Event(), dry_run
+        node_events = NodeEvents(self.recorder, cluster.rules, self.metrics)
+        args = self.cache, cluster.rules, node_events, self.clock, asyncio.Event(), dry_run
         self.writer = TaintWriter(LeasedCalls(self.api, lambda: leads), *args)
 
     async def look(self, after_s=0.0):
@@ -102,7 +102,7 @@ async def test_a_taint_joins_those_of_others_with_events_on_node_and_pod():
     assert watched.api.nodes["n3"]["spec"]["taints"][0]["timeAdded"], "theirs stays to the last field"
     record = model.read_record(watched.api.nodes["n3"]["metadata"]["annotations"][labels.NODE_RECORD])
     assert record.state is FaultState.TAINTED
-    assert [told[:4] for told in watched.recorder.told] == [
+    assert [event[:4] for event in watched.recorder.told] == [
         ("Node", "n3", "Warning", "NodeTainted"), ("Pod", "w2", "Warning", "NodeTainted"),
     ]  # fmt: skip
     assert "team/w2 says compute_failed: it failed (until " in watched.recorder.told[0][4]
@@ -119,10 +119,10 @@ async def test_the_taint_has_the_admins_key_and_goes_when_the_node_recovers():  
     healed = watched.cluster
     healed.tainted, healed.notes["n3"] = {"n3"}, watched.api.nodes["n3"]["metadata"]["annotations"]
     healed.now_s += 10
-    again = Watched(healed.says("other", "n3", CheckResult.FINE, members=2))
-    again.api.nodes["n3"] = {**watched.api.nodes["n3"], "metadata": again.api.nodes["n3"]["metadata"]}
-    await again.look()
-    assert again.api.keys("n3") == ["team"]
+    after_recovery = Watched(healed.says("other", "n3", CheckResult.FINE, members=2))
+    after_recovery.api.nodes["n3"] = {**watched.api.nodes["n3"], "metadata": after_recovery.api.nodes["n3"]["metadata"]}
+    await after_recovery.look()
+    assert after_recovery.api.keys("n3") == ["team"]
 
 
 @pytest.mark.parametrize("by_s", [7200.0, -7200.0], ids=["two hours on", "two hours back"])
@@ -137,18 +137,18 @@ async def test_a_clock_that_jumps_puts_and_takes_no_taint_for_two_looks(by_s):
 
 
 @pytest.mark.parametrize(
-    ("how", "outcome", "asked"),
+    ("how", "outcome", "requests"),
     [
         pytest.param({"dry_run": True}, "DryRun", [], id="a dry run asks nobody, and tells once"),
         pytest.param({"leads": False}, "NotLeading", ["get", "get"], id="who leads no longer writes nothing"),
     ],
 )
 @pytest.mark.asyncio
-async def test_who_may_not_write_does_not(how, outcome, asked):
+async def test_who_may_not_write_does_not(how, outcome, requests):
     watched = Watched(Cluster().says("w2", "n3"), **how)
     assert [await watched.look(), await watched.look(after_s=1)] == [0, 0]
-    assert watched.api.asked == asked
-    assert watched.count("NodeTainted", outcome) == max(len(asked), 1)
+    assert watched.api.asked == requests
+    assert watched.count("NodeTainted", outcome) == max(len(requests), 1)
     assert watched.recorder.told == []
 
 
@@ -225,7 +225,7 @@ async def test_where_nodes_stand_is_counted_and_what_is_passed_over_is_told_once
     assert counts == {"tainted": 1, "all": 20, "on_trial": 0}
     assert value("turnout_gpu_nodes_taint_limit") == 2
     assert value("turnout_node_verdicts_skipped_total", reason="OnlySlow") == 1
-    assert [told[:4] for told in watched.recorder.told] == [("Pod", "w2", "Warning", "OnlySlow")]
+    assert [event[:4] for event in watched.recorder.told] == [("Pod", "w2", "Warning", "OnlySlow")]
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from turnout.kube.objects import ObjectMeta, OwnerReference, Pod
 OWNER = OwnerReference(kind="ElasticJob", name="bert", uid="job", controller=False)
 
 
-def kept(**more):
+def counted_pods(**more):
     """The uids of the owners that may speak for a pod."""
     meta = {"labels": {"elasticjob.dlrover/name": "bert"}, "owner_references": [OWNER], **more}
     pod = Pod(metadata=ObjectMeta(name="bert-edljob-worker-0", namespace="ns", uid="pod", **meta))
@@ -33,4 +33,4 @@ def kept(**more):
     ],
 )
 def test_whose_a_pod_of_dlrovers_master_is(more, uids):
-    assert kept(**more) == uids
+    assert counted_pods(**more) == uids

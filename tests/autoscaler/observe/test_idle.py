@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.autoscaler.world import GPU, NOW_S, job, seen, shape, world
+from tests.autoscaler.world import GPU, NOW_S, job, shape, state_of, world
 from tests.kit.hypothesis_examples import scaled
 from turnout.autoscaler.model import NODES
 from turnout.autoscaler.observe.room_history import IdleRoom
@@ -18,19 +18,19 @@ SPAN_S = 60.0
 
 def free(gpus, used=None):
     """A node with so many idle GPUs, and a queue of eight that uses so many."""
-    at = world([gpus], seen(job("a")))
+    at = world([gpus], state_of(job("a")))
     queues = {"q": QueueShare({GPU: 8, "cpu": 9}, used={GPU: used})} if used is not None else {}
     return replace(at, queues=queues)
 
 
-def settled(*looks, place=NODES):
+def settled(*free_gpus, place=NODES):
     """Return what had settled at each of these looks: (seconds, what was seen)."""
     idle = IdleRoom(SPAN_S)
-    return [idle.update(at, NOW_S + s).idle_room[place][GPU] for s, at in looks]
+    return [idle.update(at, NOW_S + s).idle_room[place][GPU] for s, at in free_gpus]
 
 
 @pytest.mark.parametrize(
-    ("looks", "found"),
+    ("free_gpus", "found"),
     [
         pytest.param([(0, 4), (59, 4), (60, 4)], [0, 0, 4], id="what was there before the first look is not known"),
         pytest.param([(0, 4), (100, 4), (110, 7), (169, 7), (170, 7)], [0, 4, 4, 4, 7], id="what came is idle later"),
@@ -39,9 +39,9 @@ def settled(*looks, place=NODES):
         pytest.param([(0, 4), (500, 8)], [0, 4], id="between two looks it is as it was at the first"),
     ],
 )
-def test_the_least_of_the_span_has_settled(looks, found):
-    assert settled(*((s, free(gpus)) for s, gpus in looks)) == found
-    assert settled(*((s, free(0, used=8 - gpus)) for s, gpus in looks), place="q") == found
+def test_the_least_of_the_span_has_settled(free_gpus, found):
+    assert settled(*((s, free(gpus)) for s, gpus in free_gpus)) == found
+    assert settled(*((s, free(0, used=8 - gpus)) for s, gpus in free_gpus), place="q") == found
 
 
 def test_where_restarts_cost_nothing_all_that_is_free_has_settled():
@@ -50,10 +50,10 @@ def test_where_restarts_cost_nothing_all_that_is_free_has_settled():
 
 
 def test_only_devices_settle_and_only_on_nodes_that_let_somebody_in():
-    at = world([4, 3], seen(job("a")))
+    at = world([4, 3], state_of(job("a")))
     at.room.admitting_nodes[shape(1)][0] = False
-    told = IdleRoom(0.0).update(replace(at, queues=free(0, used=2).queues), NOW_S).idle_room
-    assert told == {NODES: {GPU: 3}, "q": {GPU: 6}}
+    idle_room = IdleRoom(0.0).update(replace(at, queues=free(0, used=2).queues), NOW_S).idle_room
+    assert idle_room == {NODES: {GPU: 3}, "q": {GPU: 6}}
 
 
 def test_a_queue_that_is_new_or_comes_again_begins_anew():
@@ -72,13 +72,13 @@ def test_it_tells_when_more_will_have_settled():
 
 @settings(max_examples=scaled(200), deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 8)), min_size=1, max_size=30))
-def test_it_is_the_least_that_anybody_would_find_who_remembers_everything(waits):
+def test_it_is_the_least_that_anybody_would_find_who_remembers_everything(pauses_s):
     idle, now_s, history = IdleRoom(SPAN_S), NOW_S, []
-    for wait_s, gpus in waits:
+    for wait_s, gpus in pauses_s:
         now_s += wait_s
         history.append((now_s, gpus))
         ends = [at_s for at_s, _ in history[1:]] + [float("inf")]
-        held = [each for (_, each), end_s in zip(history, ends, strict=True) if end_s > now_s - SPAN_S]
+        recent = [each for (_, each), end_s in zip(history, ends, strict=True) if end_s > now_s - SPAN_S]
         known = now_s - history[0][0] >= SPAN_S
-        assert idle.update(free(gpus), now_s).idle_room[NODES][GPU] == (min(held) if known else 0)
+        assert idle.update(free(gpus), now_s).idle_room[NODES][GPU] == (min(recent) if known else 0)
         assert np.isinf(idle.due_s(now_s)) or idle.due_s(now_s) > now_s

@@ -53,12 +53,12 @@ def view_of(*jobs):
     return view
 
 
-def seen(view):
+def worker_names(view):
     return view.observation(0.0).jobs
 
 
 def names(view):
-    (only,) = seen(view)
+    (only,) = worker_names(view)
     return [worker.name for worker in only.workers]
 
 
@@ -71,8 +71,8 @@ def of_lws(group, worker):
 
 
 def of_mpi(role, **more):
-    said = {"training.kubeflow.org/operator-name": "mpi-operator", "training.kubeflow.org/job-role": role}
-    return {**said, labels.TRAINING_JOB: "j", **more}
+    marks = {"training.kubeflow.org/operator-name": "mpi-operator", "training.kubeflow.org/job-role": role}
+    return {**marks, labels.TRAINING_JOB: "j", **more}
 
 
 def of_dlrover(number, role="worker"):
@@ -93,8 +93,8 @@ PODS = {  # in the order in which they go last to first; none is told in this or
     "Job": [pod(f"j-{at}-x", **{labels.JOB_INDEX: str(at)}) for at in range(4)],
     "MPIJob": [pod(f"j-worker-{at}", **of_mpi("worker", **trained(at))) for at in range(4)],
     "LeaderWorkerSet": [
-        pod(name, owner=owner, **of_lws(*told))
-        for name, owner, told in (
+        pod(name, owner=owner, **of_lws(*annotations))
+        for name, owner, annotations in (
             ("j-0", "set", ("0", "0")),
             ("j-0-1", "set-0", ("0", "1")),
             ("j-1", "set", ("1", "0")),
@@ -112,7 +112,7 @@ def test_a_jobs_workers_are_counted_so_that_the_highest_go_first(kind):
     view = view_of((kind, SAMPLES[kind]))
     for each in reversed(PODS[kind]):
         view.put_pod(each)
-    (only,) = seen(view)
+    (only,) = worker_names(view)
     assert [(worker.index, worker.name) for worker in only.workers] == list(
         enumerate(each.metadata.name for each in PODS[kind])
     )
@@ -152,21 +152,21 @@ ADMITTED = [
 
 
 @pytest.mark.parametrize(
-    ("asked", "tolerations"),
+    ("requests", "tolerations"),
     [
         pytest.param({GPU: "0"}, ADMITTED, id="tolerations that every API server adds"),
         pytest.param({"cpu": "100m"}, ADMITTED, id="requests that a LimitRange adds"),
         pytest.param({GPU: "0"}, None, id="nothing"),
     ],
 )
-def test_a_pod_of_another_role_counts_whatever_was_added_to_it(asked, tolerations):
+def test_a_pod_of_another_role_counts_whatever_was_added_to_it(requests, tolerations):
     view = view_of(("MSJob", mindspore(2, gpus=1)))
     scheduler = pod("j-scheduler-0", gpus=0, **trained(0, **{labels.TRAINING_TYPE: "scheduler"}))
-    scheduler.spec.containers[0].resources.requests, scheduler.spec.tolerations = asked, tolerations
+    scheduler.spec.containers[0].resources.requests, scheduler.spec.tolerations = requests, tolerations
     view.put_pod(scheduler)
     for at in range(2):
         view.put_pod(pod(f"j-worker-{at}", gpus=1, **trained(at, **{labels.TRAINING_TYPE: "worker"})))
-    (only,) = seen(view)
+    (only,) = worker_names(view)
     assert (only.bound_workers, only.other_pods, only.is_waiting) == (2, (1,), False)
 
 
@@ -175,7 +175,7 @@ BIG_ADMITTED = replace(BIG, tolerations=(("a", "Exists", "", ""),))
 
 
 @pytest.mark.parametrize(
-    ("there", "counts"),
+    ("pods", "counts"),
     [
         pytest.param([BIG, SMALL, SMALL], (1, 2), id="each as its template says"),
         pytest.param([BIG_ADMITTED, SMALL], (1, 1), id="with tolerations more, by what it asks for"),
@@ -184,8 +184,8 @@ BIG_ADMITTED = replace(BIG, tolerations=(("a", "Exists", "", ""),))
         pytest.param([], (0, 0), id="none"),
     ],
 )
-def test_pods_of_other_roles_are_counted_by_what_they_ask_for(there, counts):
-    assert job_pods.count_other_roles(((BIG, 1), (SMALL, 2)), there) == counts
+def test_pods_of_other_roles_are_counted_by_what_they_ask_for(pods, counts):
+    assert job_pods.count_other_roles(((BIG, 1), (SMALL, 2)), pods) == counts
 
 
 def test_jobs_of_one_name_in_two_groups_are_two():
@@ -194,7 +194,7 @@ def test_jobs_of_one_name_in_two_groups_are_two():
     for kind in kinds:
         raw = SAMPLES[kind]
         view.put_job(kind, {**raw, "metadata": {**raw["metadata"], "uid": f"uid of {kind}"}})
-    found = {view.jobs.identity(each.job.key) for each in seen(view)}
+    found = {view.jobs.identity(each.job.key) for each in worker_names(view)}
     assert found == {
         ("PyTorchJob", "kubeflow.org/v1", "uid of PyTorchJob"),
         ("PyTorchJob", "ctyun.cn/v1", "uid of PyTorchJob.ctyun.cn"),
@@ -213,7 +213,7 @@ def test_one_that_leaves_takes_no_number_from_those_that_stay():
     for at, end in enumerate("abc"):
         view.put_pod(pod(f"w-{end}", at=at, deleted="2026-01-01T01:00:00Z" if end == "a" else None, **of_ray()))
     assert names(view) == ["w-b", "w-c", "w-a"]
-    assert [worker.leaving for worker in seen(view)[0].workers] == [False, False, True]
+    assert [worker.leaving for worker in worker_names(view)[0].workers] == [False, False, True]
 
 
 def test_a_head_is_no_worker_and_stands_beside():
@@ -247,16 +247,16 @@ def test_a_launcher_counts_with_its_mpi_job_and_in_its_queue_and_not_twice(first
     jobs = [("MPIJob", raw), ("Job", launcher())]
     view = view_of(*(jobs if first == "MPIJob" else reversed(jobs)))
     view.queues.put(QueueSpec("q"))
-    asked = pod("j-launcher-x", owner="launcher", gpus=0, **of_mpi("launcher"))
-    asked.spec.containers[0].resources.requests = {GPU: "0"}
-    view.put_pod(asked)
-    (only,) = seen(view)
+    launcher_pod = pod("j-launcher-x", owner="launcher", gpus=0, **of_mpi("launcher"))
+    launcher_pod.spec.containers[0].resources.requests = {GPU: "0"}
+    view.put_pod(launcher_pod)
+    (only,) = worker_names(view)
     assert (str(only.job.key), only.workers, only.other_pods) == ("MPIJob/ns/j", (), (1,))
     view.put_pod(pod("j-worker-0", **of_mpi("worker", **trained(0))))
     observed = view.observation(0.0)
     assert (observed.queues["q"].used[GPU], observed.queues["q"].used["pods"]) == (2, 2)
     view.drop_job("u")  # its launcher is then a Job like any other
-    assert [str(each.job.key) for each in seen(view)] == ["Job/ns/j-launcher"]
+    assert [str(each.job.key) for each in worker_names(view)] == ["Job/ns/j-launcher"]
 
 
 @pytest.mark.parametrize("role", [{"scheduler.tensorstack.dev/role": "launcher"}, {}])
@@ -266,6 +266,10 @@ def test_a_t9k_job_waits_until_all_its_workers_have_a_node(role):
     starter.spec.containers[0].resources.requests = {"cpu": "500m", "memory": "1Gi"}
     view.put_pod(starter)
     view.put_pod(pod("j-worker-0", gpus=1))
-    assert (seen(view)[0].bound_workers, seen(view)[0].other_pods, seen(view)[0].is_waiting) == (1, (1,), True)
+    assert (
+        worker_names(view)[0].bound_workers,
+        worker_names(view)[0].other_pods,
+        worker_names(view)[0].is_waiting,
+    ) == (1, (1,), True)
     view.put_pod(pod("j-worker-1", gpus=1))
-    assert seen(view)[0].is_waiting is False
+    assert worker_names(view)[0].is_waiting is False

@@ -91,7 +91,7 @@ def paths(data):
     return draft_map(data).fabric.paths
 
 
-def said(caplog, reason, word):
+def reasons_logged(caplog, reason, word):
     """True if the extender or nominator has logged this reason, or the autoscaler this word."""
     return lambda: any(getattr(each, "reason", "") == reason or each.msg == word for each in caplog.records)
 
@@ -110,7 +110,7 @@ async def test_a_large_change_waits_for_confirmation_where_the_admin_asks_it(nam
     async with running(program.informers.run()):
         await until_async(lambda: program.taken == [paths(OLD)])
         program.source.put(LARGE)
-        await until_async(said(caplog, "MapHeld", "map_held"))
+        await until_async(reasons_logged(caplog, "MapHeld", "map_held"))
         assert program.taken == [paths(OLD)]
         program.source.put(LARGE, **{CONFIRMED_MAP_ANNOTATION: draft_map(LARGE).digest})
         await until_async(lambda: program.taken == [paths(OLD), paths(LARGE)])
@@ -124,7 +124,7 @@ async def test_else_a_large_change_is_taken_at_once_and_a_faulty_text_never(name
     async with running(program.informers.run()):
         await until_async(lambda: program.taken == [paths(OLD)])
         program.source.put(FAULTY)
-        await until_async(said(caplog, "MapRejected", "map_rejected"))
+        await until_async(reasons_logged(caplog, "MapRejected", "map_rejected"))
         program.source.put(LARGE)
         await until_async(lambda: len(program.taken) > 1)
         program.source.put({})

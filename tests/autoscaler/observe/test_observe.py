@@ -63,7 +63,7 @@ def test_a_gang_fits_under_a_switch_where_the_planner_places_it(rooms, leaves, p
     names = [f"h{at}" for at in range(len(rooms))]
     fabric = build(MapEntry(name, (f"s{leaf % 2}", f"l{leaf}"), 0) for name, leaf in zip(names, leaves, strict=False))
     at = [rooms[names.index(host)] for host in fabric.hosts]
-    placed = plan(fabric, np.array(at, np.int32), PlacementRequest(pods, pods, pods, widest_tier=tier))
+    placement = plan(fabric, np.array(at, np.int32), PlacementRequest(pods, pods, pods, widest_tier=tier))
     one = shape(1)
     room = Capacity(
         (GPU, "pods"),
@@ -72,7 +72,7 @@ def test_a_gang_fits_under_a_switch_where_the_planner_places_it(rooms, leaves, p
         {one: np.ones(len(rooms), dtype=bool)},
         switches(fabric, [node(name) for name in names]),
     )
-    assert FreeRoom(room, Quota({})).fits(CapacityRequest("q", [(one, pods)], tier)) is isinstance(placed, Placement)
+    assert FreeRoom(room, Quota({})).fits(CapacityRequest("q", [(one, pods)], tier)) is isinstance(placement, Placement)
 
 
 # What pods report.
@@ -105,7 +105,7 @@ def claimed(controller):
 
 @pytest.mark.parametrize("pod_first", [True, False], ids=["it was there before the job", "it comes later"])
 @pytest.mark.parametrize(
-    ("made", "heard"),
+    ("raw_pod", "is_believed"),
     [
         pytest.param(liar(labels={"of": "j"}), True, id="one that the job's controller has made"),
         pytest.param(liar(labels={"of": "j"}, namespace="another"), False, id="one of another namespace"),
@@ -114,18 +114,18 @@ def claimed(controller):
         pytest.param(liar(), False, id="one without labels"),
     ],
 )
-def test_only_a_jobs_own_pods_speak_for_it(made, heard, pod_first):
+def test_only_a_jobs_own_pods_speak_for_it(raw_pod, is_believed, pod_first):
     selecting = job()
     selecting["spec"]["selector"] = {"matchLabels": {"of": "j"}}
     view = Cache(KINDS)
     view.put_node(node("a"))
     for put in (view.put_pod, lambda _: view.put_job("Job", selecting))[:: 1 if pod_first else -1]:
-        put(made)
+        put(raw_pod)
     observation = next(each for each in view.observation(0.0).jobs if each.job.uid == "u")
     assert (bool(observation.job.curve), len(observation.workers), bool(view.pods.of_job(observation.job.uid))) == (
-        heard,
-        int(heard),
-        heard,
+        is_believed,
+        int(is_believed),
+        is_believed,
     )
 
 
@@ -193,11 +193,13 @@ def test_a_priority_class_counts_before_a_number_from_0_to_100(view):
 
 def test_when_many_nodes_are_lost_nothing_is_changed(view):
     for at in range(20):
-        made = node(f"n{at}")
+        raw_node = node(f"n{at}")
         if at < 10:
             condition = NodeCondition(type="Ready", status="Unknown")
-            made = Node(ObjectMeta(name=f"n{at}"), status=NodeStatus(made.status.allocatable, conditions=[condition]))
-        view.put_node(made)
+            raw_node = Node(
+                ObjectMeta(name=f"n{at}"), status=NodeStatus(raw_node.status.allocatable, conditions=[condition])
+            )
+        view.put_node(raw_node)
     assert view.observation(0.0).unready == 0.5
     assert decide(view.observation(0.0), Policy(), 0.0)[0].reason is Reason.NODES_UNREADY
     view.put_node(node("n0"))
@@ -225,12 +227,12 @@ def holding(name, node_name, *ports):
     """A pod of no job that runs on a node and holds these ports of it."""
     other = pod(0, node_name, owner=name, gpus=1)
     container = other.spec.containers[0]
-    held = msgspec.structs.replace(container, ports=[ContainerPort(host_port=port) for port in ports])
-    return msgspec.structs.replace(other, spec=msgspec.structs.replace(other.spec, containers=[held]))
+    with_ports = msgspec.structs.replace(container, ports=[ContainerPort(host_port=port) for port in ports])
+    return msgspec.structs.replace(other, spec=msgspec.structs.replace(other.spec, containers=[with_ports]))
 
 
 @pytest.mark.parametrize(
-    ("asked", "held", "total"),
+    ("requested_ports", "busy_ports", "total"),
     [
         pytest.param((), {}, 24, id="without host ports a node holds as many as it has GPUs"),
         pytest.param((7000,), {}, 3, id="with one, each node holds one"),
@@ -239,14 +241,14 @@ def holding(name, node_name, *ports):
         pytest.param((7000,), {"a": [9], "b": [9]}, 3, id="another port is in nobody's way"),
     ],
 )
-def test_a_host_port_is_had_once_on_a_node(asked, held, total):
+def test_a_host_port_is_had_once_on_a_node(requested_ports, busy_ports, total):
     view = Cache(KINDS)
-    view.put_job("Job", with_ports(*asked))
+    view.put_job("Job", with_ports(*requested_ports))
     for name in ("a", "b", "c"):
         view.put_node(node(name))
-    for name, ports in held.items():
+    for name, ports in busy_ports.items():
         view.put_pod(holding(f"other-{name}", name, *ports))
     observation = view.observation(0.0)
-    (seen,) = observation.jobs
-    free = total if asked else total - len(held)
-    assert observation.room.total(seen.job.shape) == free
+    (only_job,) = observation.jobs
+    free = total if requested_ports else total - len(busy_ports)
+    assert observation.room.total(only_job.job.shape) == free

@@ -54,12 +54,12 @@ def test_a_cohort_is_counted_on_and_nobodys_to_read(view):
     observation = view.observation(0.0)
     steps = decide(observation, Policy(), 0.0)
     assert observation.queues["cq"].parent in observation.queues
-    told = {
+    pages = {
         labels[0]
         for name, labels, _ in samples(Snapshot(0.0, observation.jobs, observation.queues, tuple(steps)), {}, (GPU,))
         if labels
     }
-    assert told == {"cq"}
+    assert pages == {"cq"}
     found = queue_configmaps(observation, steps, (GPU,), dry_run=True)
     assert {name: json.loads(page["status"])["gpus"]["used"] for name, page in found.items()} == {"cq": 2}
 
@@ -87,7 +87,7 @@ def test_a_job_that_can_never_start_takes_no_share_from_other_queues(capability,
         view.queues.put(volcano_queue(queue, maximum))
     for name, queue, minimum, runs in (
         ("mine", "ours", 4, 0),
-        *((name, "theirs", *told) for name, told in theirs.items()),
+        *((name, "theirs", *sizes) for name, sizes in theirs.items()),
     ):
         notes = {labels.QUEUE: queue, labels.MIN_WORKERS: str(minimum), labels.MAX_WORKERS: str(minimum)}
         view.put_job("Job", job(minimum, uid=name, **notes))

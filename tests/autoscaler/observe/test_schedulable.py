@@ -14,13 +14,15 @@ NOT_YET = "pod a claims a volume, and its scheduler has not looked for it yet"
 MISSING = "pod a claims volume 'data', which is not there"
 
 
-def pod(volumes, said, scheduler="", reason="Unschedulable"):
-    told = [PodCondition(type="PodScheduled", status="False", reason=reason, message=said)] if said else None
+def pod(volumes, message, scheduler="", reason="Unschedulable"):
+    conditions = (
+        [PodCondition(type="PodScheduled", status="False", reason=reason, message=message)] if message else None
+    )
     spec = PodSpec(scheduler_name=scheduler, volumes=volumes)
-    return drop_unused_fields(Pod(metadata=ObjectMeta(name="a"), spec=spec, status=PodStatus(conditions=told)))
+    return drop_unused_fields(Pod(metadata=ObjectMeta(name="a"), spec=spec, status=PodStatus(conditions=conditions)))
 
 
-@pytest.mark.parametrize(("waits", "why"), [
+@pytest.mark.parametrize(("is_waiting", "why"), [
     pytest.param(pod(None, ""), "", id="without a claim it need not be looked at first"),
     pytest.param(pod([{"name": "tmp", "emptyDir": {}}], ""), "", id="other volumes are no claims"),
     pytest.param(pod([CLAIM], NO_GPU), "", id="a claim that its scheduler has not missed is there"),
@@ -32,5 +34,5 @@ def pod(volumes, said, scheduler="", reason="Unschedulable"):
     pytest.param(pod([CLAIM], NO_GPU, reason="SchedulerError"), NOT_YET, id="a scheduler's own error is no look"),
     pytest.param(pod([{"persistentVolumeClaim": None}], NO_GPU), "", id="a claim without a name raises nothing"),
 ])  # fmt: skip
-def test_a_pod_whose_claim_is_missing_makes_no_room(waits, why):
-    assert unbindable_reason(waits, SCHEDULERS) == why
+def test_a_pod_whose_claim_is_missing_makes_no_room(is_waiting, why):
+    assert unbindable_reason(is_waiting, SCHEDULERS) == why

@@ -33,19 +33,21 @@ def pod(name, gpus=1, node=None, gang=None, owner=None, **notes):
     return msgspec.convert({"metadata": meta, "spec": spec, "status": {"phase": "Pending"}}, Pod)
 
 
-def hidden(made, gates=None, scheduler="", said=""):
+def hidden(raw_pod, gates=None, scheduler="", message=""):
     """The pod, behind gates or for a scheduler, which has said so of it."""
-    made.spec.scheduling_gates, made.spec.scheduler_name = gates, scheduler
-    made.status.conditions = [PodCondition("PodScheduled", "False", said)] if said else None
-    return made
+    raw_pod.spec.scheduling_gates, raw_pod.spec.scheduler_name = gates, scheduler
+    raw_pod.status.conditions = [PodCondition("PodScheduled", "False", message)] if message else None
+    return raw_pod
 
 
 def group(name, minimum=2, phase="Pending", resources=None, owner=None, **spec):
     meta = {"name": name, "namespace": "ns", "uid": f"group-{name}"}
     if owner:
         meta["ownerReferences"] = [{"uid": owner}]
-    told = {"minMember": minimum, "minResources": resources or {GPU: str(2 * minimum)}, **spec}
-    return unmanaged_gangs.read_pod_group(Dialect.VOLCANO, {"metadata": meta, "spec": told, "status": {"phase": phase}})
+    spec_fields = {"minMember": minimum, "minResources": resources or {GPU: str(2 * minimum)}, **spec}
+    return unmanaged_gangs.read_pod_group(
+        Dialect.VOLCANO, {"metadata": meta, "spec": spec_fields, "status": {"phase": phase}}
+    )
 
 
 def owned(name, kind, owner, **labels):
@@ -90,7 +92,7 @@ def view():
     return cache
 
 
-def waits(view):
+def waiting_gangs(view):
     """Return what waits: how many pods of what size, by name."""
     found = view.observation(0.0).jobs
     return {
@@ -102,7 +104,7 @@ def waits(view):
 
 def test_a_lone_pod_waits(view):
     view.put_pod(pod("p", 2))
-    assert waits(view) == {"Pod/ns/p": (1, 2)}
+    assert waiting_gangs(view) == {"Pod/ns/p": (1, 2)}
 
 
 @pytest.mark.parametrize(
@@ -116,53 +118,55 @@ def test_a_lone_pod_waits(view):
 def test_who_does_not_wait_here(view, other):
     view.put_job("Job", indexed())
     view.put_pod(other)
-    assert not [name for name in waits(view) if name.startswith("Pod")]
+    assert not [name for name in waiting_gangs(view) if name.startswith("Pod")]
 
 
 def test_a_gang_waits_for_its_min_and_not_for_more(view):
     view.unmanaged.put_group(group("g", minimum=3))
     for at, where in enumerate(["a", None, None, None]):
         view.put_pod(pod(f"p{at}", 1, node=where, gang="g"))
-    assert waits(view) == {"PodGroup/ns/g": (2, 1)}
+    assert waiting_gangs(view) == {"PodGroup/ns/g": (2, 1)}
     for at in (1, 2):
         view.put_pod(pod(f"p{at}", 1, node="a", gang="g"))
-    assert waits(view) == {}
+    assert waiting_gangs(view) == {}
 
 
 def test_a_podgroup_waits_before_any_of_its_pods_is_there(view):
     """Volcano creates a job's pods only once its PodGroup is Inqueue."""
     for phase in ("Pending", "Inqueue"):
         view.unmanaged.put_group(group("g", phase=phase))
-        assert waits(view) == {"PodGroup/ns/g": (2, 2)}
+        assert waiting_gangs(view) == {"PodGroup/ns/g": (2, 2)}
     view.unmanaged.put_group(group("g", phase="Running"))
-    assert waits(view) == {}
+    assert waiting_gangs(view) == {}
 
 
 def test_the_podgroup_of_a_job_that_we_know_is_its_own(view):
     view.put_job("Job", indexed())
     view.unmanaged.put_group(group("g", owner="u"))
-    assert "PodGroup/ns/g" not in waits(view)
+    assert "PodGroup/ns/g" not in waiting_gangs(view)
 
 
 @pytest.mark.parametrize(
-    "told", [{"minMember": "two"}, {"minMember": -1}, {"minResources": {GPU: "many"}}, {"minResources": []}, {}]
+    "raw_spec", [{"minMember": "two"}, {"minMember": -1}, {"minResources": {GPU: "many"}}, {"minResources": []}, {}]
 )
-def test_a_podgroup_that_cannot_be_read_says_nothing(view, told):
+def test_a_podgroup_that_cannot_be_read_says_nothing(view, raw_spec):
     view.unmanaged.put_group(
-        unmanaged_gangs.read_pod_group(Dialect.VOLCANO, {"metadata": {"name": "g", "namespace": "ns"}, "spec": told})
+        unmanaged_gangs.read_pod_group(
+            Dialect.VOLCANO, {"metadata": {"name": "g", "namespace": "ns"}, "spec": raw_spec}
+        )
     )
-    assert waits(view) == {}
+    assert waiting_gangs(view) == {}
 
 
-@pytest.mark.parametrize(("told", "minimum"), [
+@pytest.mark.parametrize(("raw_spec", "minimum"), [
     pytest.param({"minMember": 4}, 4, id="without subgroups"),
     pytest.param({"minMember": 9, "subGroups": [{"name": "a", "minMember": 2}, {"name": "b", "minMember": 3}]}, 5,
         id="with subgroups, whose minimums count"),
     pytest.param({"subGroups": 5}, 1, id="unread subgroups are none"),
     pytest.param({}, 1, id="without a minimum"),
 ])  # fmt: skip
-def test_a_podgroup_of_kai_says_how_many_start_together(told, minimum):
-    raw = {"metadata": {"name": "g", "namespace": "ns"}, "spec": told}
+def test_a_podgroup_of_kai_says_how_many_start_together(raw_spec, minimum):
+    raw = {"metadata": {"name": "g", "namespace": "ns"}, "spec": raw_spec}
     assert unmanaged_gangs.read_pod_group(Dialect.KAI, raw).minimum == minimum
 
 
@@ -190,23 +194,25 @@ GATE = [{"name": "hold"}]
 
 
 @pytest.mark.parametrize(
-    ("made", "why"),
+    ("raw_pod", "why"),
     [
         pytest.param(hidden(pod("p")), "", id="a plain pod"),
         pytest.param(hidden(pod("p"), [{"name": labels.PLACEMENT_GATE}]), "", id="one behind our gate"),
         pytest.param(hidden(pod("p"), GATE), "pod p waits behind a scheduling gate", id="one behind a gate"),
-        pytest.param(hidden(pod("p"), GATE, said="SchedulingGated"), "pod p waits behind a scheduling gate", id="told"),
+        pytest.param(
+            hidden(pod("p"), GATE, message="SchedulingGated"), "pod p waits behind a scheduling gate", id="told"
+        ),
         pytest.param(
             hidden(pod("p"), scheduler="nobody"),
             "pod p waits for scheduler 'nobody', which has never tried it",
             id="one of a scheduler that nobody is known to run",
         ),
-        pytest.param(hidden(pod("p"), scheduler="mine", said="Unschedulable"), "", id="unless it has looked"),
+        pytest.param(hidden(pod("p"), scheduler="mine", message="Unschedulable"), "", id="unless it has looked"),
         pytest.param(hidden(pod("p"), scheduler="volcano"), "", id="one of a scheduler that is known"),
     ],
 )
-def test_room_is_made_only_for_a_pod_that_can_be_bound(view, made, why):
-    view.put_pod(made)
+def test_room_is_made_only_for_a_pod_that_can_be_bound(view, raw_pod, why):
+    view.put_pod(raw_pod)
     (observed_job,) = view.observation(0.0).jobs
     assert (observed_job.is_waiting, observed_job.unbindable) == (True, why)
     reason = Reason.UNSCHEDULABLE if why else Reason.SCHEDULERS_TURN
@@ -239,15 +245,15 @@ def test_a_job_of_a_known_kind_needs_its_min_of_pods_that_can_be_bound(view):
 
 
 @pytest.mark.parametrize(
-    ("made", "able"),
+    ("raw_group", "able"),
     [
         pytest.param(group("g", owner="somebody"), True, id="one that somebody owns and its scheduler has seen"),
         pytest.param(group("g"), False, id="one of nobody"),
         pytest.param(group("g", phase="", owner="somebody"), False, id="one that no scheduler has seen"),
     ],
 )
-def test_a_podgroup_without_pods_is_believed_when_somebody_has_taken_it_up(view, made, able):
-    view.unmanaged.put_group(made)
+def test_a_podgroup_without_pods_is_believed_when_somebody_has_taken_it_up(view, raw_group, able):
+    view.unmanaged.put_group(raw_group)
     (observed_job,) = view.observation(0.0).jobs
     assert (observed_job.is_waiting, not observed_job.unbindable) == (True, able)
 
@@ -276,4 +282,4 @@ def test_what_is_gone_waits_no_more(view):
     view.unmanaged.put_group(group("g"))
     view.drop_pod("p")
     view.unmanaged.drop_group(group("g").key)
-    assert waits(view) == {}
+    assert waiting_gangs(view) == {}

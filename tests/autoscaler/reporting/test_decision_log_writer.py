@@ -17,10 +17,10 @@ GROWS = Step(A, 4, 1, Reason.IDLE_ROOM)
 WAITS = Step(B, 1, 1, Reason.NEEDS_MORE)
 
 
-def written(path, *looks, **more):
+def lines_after(path, *observations, **more):
     """Write looks, a second apart, and return the lines of the file."""
     with DecisionLogWriter(path, **more) as writer:
-        for second, steps in enumerate(looks):
+        for second, steps in enumerate(observations):
             writer.note(NOW_S + second, steps)
     return path.read_bytes().splitlines()
 
@@ -31,7 +31,7 @@ def decisions(lines):
 
 def test_each_changed_decision_is_one_line_for_the_owner_only(tmp_path):
     path = tmp_path / "decisions"
-    lines = written(path, [GROWS], [GROWS, WAITS], [GROWS, WAITS], [FULL, WAITS], [WAITS], [FULL, WAITS])
+    lines = lines_after(path, [GROWS], [GROWS, WAITS], [GROWS, WAITS], [FULL, WAITS], [WAITS], [FULL, WAITS])
     assert decisions(lines) == [("a", "IdleRoom"), ("b", "NeedsMore"), ("a", "AtMax"), ("a", "AtMax")]
     assert path.stat().st_mode & 0o777 == 0o600
 
@@ -40,15 +40,15 @@ def test_a_file_that_others_may_read_is_closed_to_them(tmp_path):
     path = tmp_path / "decisions"
     path.write_text("")
     path.chmod(0o666)
-    written(path, [FULL])
+    lines_after(path, [FULL])
     assert path.stat().st_mode & 0o777 == 0o600
 
 
 def test_after_a_crash_it_goes_on_behind_the_line_that_was_cut_off(tmp_path):
     path = tmp_path / "decisions"
-    (whole,) = written(path, [FULL])
-    path.write_bytes(whole + b"\n" + whole[:50])
-    first, cut, last = written(path, [WAITS])
+    (line,) = lines_after(path, [FULL])
+    path.write_bytes(line + b"\n" + line[:50])
+    first, cut, last = lines_after(path, [WAITS])
     assert decisions([first, last]) == [("a", "AtMax"), ("b", "NeedsMore")]
     with pytest.raises(BadLine):
         read_line(cut)
@@ -57,7 +57,7 @@ def test_after_a_crash_it_goes_on_behind_the_line_that_was_cut_off(tmp_path):
 def test_it_never_takes_more_than_two_files_of_its_bound(tmp_path):
     path, maximum = tmp_path / "decisions", 1000
     for _ in range(4):
-        written(path, *([GROWS, WAITS] if second % 2 else [FULL, WAITS] for second in range(8)), max_bytes=maximum)
+        lines_after(path, *([GROWS, WAITS] if second % 2 else [FULL, WAITS] for second in range(8)), max_bytes=maximum)
     old = tmp_path / "decisions.1"
     assert {file.name for file in tmp_path.iterdir()} == {"decisions", "decisions.1"}
     assert max(path.stat().st_size, old.stat().st_size) <= maximum
@@ -76,16 +76,16 @@ def test_a_full_disk_is_told_once(tmp_path, caplog):
 
 
 def test_once_there_is_room_again_the_decision_of_every_job_is_told(tmp_path):
-    path, told = tmp_path / "decisions", threading.Event()
+    path, has_written = tmp_path / "decisions", threading.Event()
     path.symlink_to("/dev/full")
     handler = logging.Handler()
-    handler.emit = lambda record: told.set()
+    handler.emit = lambda record: has_written.set()
     log = logging.getLogger("turnout.autoscaler")
     log.addHandler(handler)
     try:
         with DecisionLogWriter(path) as writer:
             writer.note(NOW_S, [FULL])
-            assert told.wait(10)
+            assert has_written.wait(10)
             path.unlink()
             writer.note(NOW_S + 1, [FULL, WAITS])
     finally:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.autoscaler.world import GPU, NOW_S, POLICY, job, seen, shape, world
+from tests.autoscaler.world import GPU, NOW_S, POLICY, job, shape, state_of, world
 from turnout.autoscaler.decide import decide
 from turnout.autoscaler.model import Reason
 from turnout.autoscaler.reporting.why import Holder, chain, count_refusals, refusal, worker_text
@@ -22,19 +22,19 @@ def node(name="n", ready=True, **spec):
     return Node(ObjectMeta(name=name, labels={"disk": "ssd", "zone": "a"}), NodeSpec(**spec), status)
 
 
-LENT = seen(job("a", minimum=2, maximum=8, replicas=7), [0] * 7)
-WAITS = seen(job("b", minimum=8, maximum=8))
+LENT = state_of(job("a", minimum=2, maximum=8, replicas=7), [0] * 7)
+WAITS = state_of(job("b", minimum=8, maximum=8))
 
 
 @pytest.mark.contract("CS-12", "VE-06", "VE-08", "VE-12", "VE-13")
 def test_a_waiting_job_is_told_all_from_its_queue_to_what_it_lacks():
-    told = of("b", world([8], LENT, WAITS, queues={"q": {"limit": 8, "deserved": 5}}), nodes=[node()])
-    assert (told.state, told.reason, told.workers) == ("waiting", Reason.NEEDS_MORE, 8)
-    queue = told.queue
+    explanation = of("b", world([8], LENT, WAITS, queues={"q": {"limit": 8, "deserved": 5}}), nodes=[node()])
+    assert (explanation.state, explanation.reason, explanation.workers) == ("waiting", Reason.NEEDS_MORE, 8)
+    queue = explanation.queue
     assert (queue.limit, queue.deserved, queue.used, queue.free, queue.headroom) == (8, 5, 7, 1, 0)
     assert queue.holders == (Holder("Job/ns/a", 2, 5),)
-    assert [(each.resource, each.needs, each.limit, each.free) for each in told.quota] == [(GPU, 8, 8, 1)]
-    room = told.room
+    assert [(each.resource, each.needs, each.limit, each.free) for each in explanation.quota] == [(GPU, 8, 8, 1)]
+    room = explanation.room
     assert (room.worker, room.nodes, room.admits, room.with_room, room.fits, room.fits_when_empty) == (
         f"1 {GPU}",
         1,
@@ -43,16 +43,16 @@ def test_a_waiting_job_is_told_all_from_its_queue_to_what_it_lacks():
         1,
         8,
     )
-    gang = told.gang
+    gang = explanation.gang
     assert (gang.minimum, gang.bound, gang.missing, gang.finished) == (8, 0, 8, 0)
-    assert told.size is None
+    assert explanation.size is None
 
 
 def test_a_running_job_is_told_its_size_its_bank_and_its_cooldown():
-    made = replace(
+    running_job = replace(
         LENT, job=replace(LENT.job, resize_budget=job("x", resized_s=NOW_S - 100, gained_s=50).resize_budget)
     )
-    size = of("a", world([8], made)).size
+    size = of("a", world([8], running_job)).size
     assert (size.size, size.requested, size.larger, size.elastic) == (7, 7, 8, 5)
     assert (size.cooldown_s, size.changed_s) == (500.0, NOW_S - 100)
     assert size.balance_s > 50
@@ -63,26 +63,31 @@ def test_who_gives_and_for_whom_is_told_on_both_sides():
     at = world(
         [8],
         replace(LENT, job=replace(LENT.job, maximum=8) if False else LENT.job),
-        seen(job("b", minimum=4, maximum=4)),
+        state_of(job("b", minimum=4, maximum=4)),
     )
     assert of("b", at).shrinking_jobs == (("Job/ns/a", 7, 4),)
     assert of("a", at).beneficiary == "Job/ns/b"
 
 
 def test_a_queue_that_nobody_describes_is_told_by_its_pods():
-    told = of("a", world([8], LENT, queues={}))
-    assert (told.queue.known, told.queue.used, told.queue.limit, told.quota) == (False, 7, None, ())
+    explanation = of("a", world([8], LENT, queues={}))
+    assert (explanation.queue.known, explanation.queue.used, explanation.queue.limit, explanation.quota) == (
+        False,
+        7,
+        None,
+        (),
+    )
 
 
 def test_the_largest_holders_come_first_and_the_others_are_counted():
-    jobs = [seen(job("x" * n, minimum=1, maximum=n, replicas=n), [0] * n) for n in range(1, 9)]
+    jobs = [state_of(job("x" * n, minimum=1, maximum=n, replicas=n), [0] * n) for n in range(1, 9)]
     queue = of("x", world([40], *jobs)).queue
     assert [each.job[7:] for each in queue.holders] == ["x" * n for n in (8, 7, 6, 5, 4)]
     assert queue.others == 3
 
 
 def test_a_gang_under_one_switch_says_so():
-    gang = of("b", world([8], seen(job("b", minimum=2, maximum=4, spread=Spread(1, 2))))).gang
+    gang = of("b", world([8], state_of(job("b", minimum=2, maximum=4, spread=Spread(1, 2))))).gang
     assert (gang.tier, gang.multiple, gang.maximum) == (1, 2, 4)
 
 
@@ -91,7 +96,7 @@ def test_a_job_that_was_not_seen_has_no_chain():
 
 
 @pytest.mark.parametrize(
-    ("made", "why"),
+    ("raw_node", "why"),
     [
         pytest.param(node(), "", id="it lets it in"),
         pytest.param(node(ready=False), "not ready", id="not ready"),
@@ -105,8 +110,8 @@ def test_a_job_that_was_not_seen_has_no_chain():
         pytest.param(node(taints=[Taint("team", "x", "PreferNoSchedule")]), "", id="a taint that only asks"),
     ],
 )
-def test_why_a_node_does_not_let_a_worker_in(made, why):
-    assert refusal(made, shape(1)) == why
+def test_why_a_node_does_not_let_a_worker_in(raw_node, why):
+    assert refusal(raw_node, shape(1)) == why
 
 
 def test_selectors_and_affinities_are_named():

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.autoscaler.test_laws import worlds
-from tests.autoscaler.world import NOW_S, POLICY, job, seen, world
+from tests.autoscaler.world import NOW_S, POLICY, job, state_of, world
 from tests.kit.hypothesis_examples import scaled
 from turnout.autoscaler.decide import decide
 from turnout.autoscaler.reporting.forecast import (
@@ -23,7 +23,7 @@ from turnout.autoscaler.reporting.forecast import (
 )
 
 
-def told(at, lives=None, now_s=NOW_S, **more):
+def forecasts_of(at, lives=None, now_s=NOW_S, **more):
     """Estimates by name, in seconds from now."""
     found = forecast(at, decide(at, POLICY, now_s), lives or RuntimeStats(), now_s, **more)
     return {key.name: (each.early_s - now_s, each.likely_s - now_s, each.late_s - now_s) for key, each in found.items()}
@@ -36,7 +36,7 @@ def because(at, name, **more):
 
 def running(name, gpus=4, ran_s=1000.0, **more):
     """A rigid job that has run for so long."""
-    observed_job = seen(job(name, minimum=gpus, maximum=gpus, **more), [0] * gpus)
+    observed_job = state_of(job(name, minimum=gpus, maximum=gpus, **more), [0] * gpus)
     return replace(observed_job, workers=tuple(replace(w, since_s=NOW_S - ran_s) for w in observed_job.workers))
 
 
@@ -48,13 +48,13 @@ def history(*lived, queue="q"):
 
 
 NEVER = (float("inf"),) * 3
-WAITS = seen(job("waits", minimum=4, maximum=4))
+WAITS = state_of(job("waits", minimum=4, maximum=4))
 
 
 def test_room_that_is_there_or_on_its_way_is_a_matter_of_seconds():
-    assert told(world([4], WAITS)) == {"waits": (0, 5, 60)}
-    lent = seen(job("a", minimum=1, replicas=4), [0] * 4)
-    assert told(world([4], lent, seen(job("b", minimum=3, maximum=3)))) == {"b": (0, 15, 35)}
+    assert forecasts_of(world([4], WAITS)) == {"waits": (0, 5, 60)}
+    lent = state_of(job("a", minimum=1, replicas=4), [0] * 4)
+    assert forecasts_of(world([4], lent, state_of(job("b", minimum=3, maximum=3)))) == {"b": (0, 15, 35)}
 
 
 @pytest.mark.parametrize(
@@ -69,27 +69,27 @@ def test_room_that_is_there_or_on_its_way_is_a_matter_of_seconds():
 )
 def test_what_will_not_start_by_waiting_gets_no_time_and_the_reason(more, says):
     at = world([4], WAITS, **more)
-    assert told(at) == {"waits": NEVER}
+    assert forecasts_of(at) == {"waits": NEVER}
     assert because(at, "waits") == says
 
 
 def test_without_any_history_a_job_is_expected_to_run_as_long_again():
     at = world([4], running("a", ran_s=1000), WAITS)
-    early, likely, late = told(at)["waits"]
+    early, likely, late = forecasts_of(at)["waits"]
     assert 0 < early < 500 < likely < 2000 < late
     assert "a guess" in because(at, "waits")
 
 
 def test_with_a_history_it_is_told_by_how_long_jobs_have_run():
     at = world([4], running("a", ran_s=1000), WAITS)
-    early, likely, late = told(at, history(*range(1100, 2100, 10)))["waits"]
+    early, likely, late = forecasts_of(at, history(*range(1100, 2100, 10)))["waits"]
     assert 100 <= early < 400 < likely < 700 < late <= 1100
     assert "a guess" not in because(at, "waits", lives=history(*range(1100, 2100, 10)))
 
 
 def test_a_job_that_has_outlived_all_others_is_expected_to_run_as_long():
     at = world([4], running("a", ran_s=5000), WAITS)
-    assert told(at, history(*[100.0] * 50))["waits"][1] > 1000
+    assert forecasts_of(at, history(*[100.0] * 50))["waits"][1] > 1000
 
 
 def test_too_short_a_history_of_a_queue_is_made_up_for_by_all_queues():
@@ -102,13 +102,13 @@ def test_too_short_a_history_of_a_queue_is_made_up_for_by_all_queues():
 def test_where_only_told_is_what_would_be_done_nobody_leaves():
     lent = replace(running("a", ran_s=1000), job=job("a", minimum=1, maximum=4, replicas=4))
     at = world([4], lent, WAITS)
-    assert told(at, dry_run=False) == {"waits": told(at, dry_run=False)["waits"]}
-    assert told(world([4], lent, seen(job("b", minimum=3, maximum=3))), dry_run=True)["b"][1] > 500
+    assert forecasts_of(at, dry_run=False) == {"waits": forecasts_of(at, dry_run=False)["waits"]}
+    assert forecasts_of(world([4], lent, state_of(job("b", minimum=3, maximum=3))), dry_run=True)["b"][1] > 500
 
 
 def test_who_waits_behind_others_starts_after_them():
-    many = [seen(job("w" * number, minimum=4, maximum=4)) for number in range(1, 6)]
-    found = told(world([4], running("a"), *many), history(*range(500, 2000, 10)))
+    many = [state_of(job("w" * number, minimum=4, maximum=4)) for number in range(1, 6)]
+    found = forecasts_of(world([4], running("a"), *many), history(*range(500, 2000, 10)))
     middles = [found["w" * number][1] for number in range(1, 6)]
     assert middles == sorted(middles)
     assert middles[0] < middles[4]
@@ -118,8 +118,8 @@ def test_a_waiter_that_needs_a_whole_node_is_not_served_by_scattered_room():
     both = [running(name, gpus=2) for name in "ab"]
     both = [replace(each, workers=tuple(replace(w, row=row) for w in each.workers)) for row, each in enumerate(both)]
     lives = history(*range(1100, 2100, 10))
-    either = told(world([2, 2], *both, seen(job("whole", minimum=1, maximum=1, gpus=2))), lives)["whole"]
-    never = told(world([2, 2], *both, seen(job("whole", minimum=1, maximum=1, gpus=4))), lives)["whole"]
+    either = forecasts_of(world([2, 2], *both, state_of(job("whole", minimum=1, maximum=1, gpus=2))), lives)["whole"]
+    never = forecasts_of(world([2, 2], *both, state_of(job("whole", minimum=1, maximum=1, gpus=4))), lives)["whole"]
     assert either[2] < 1100
     assert never[1:] == (float("inf"),) * 2
 
@@ -127,33 +127,35 @@ def test_a_waiter_that_needs_a_whole_node_is_not_served_by_scattered_room():
 def test_a_queue_that_stays_full_lets_nobody_in_whatever_the_nodes_have():
     full = {"q": {"limit": 4}, "r": {}}
     other = running("b", queue="r")
-    late = told(world([12], running("a", ran_s=1000), other, WAITS, queues=full), history(*range(5000, 6000, 10)))
+    late = forecasts_of(
+        world([12], running("a", ran_s=1000), other, WAITS, queues=full), history(*range(5000, 6000, 10))
+    )
     assert late["waits"][0] >= 4000
 
 
 def test_only_so_many_are_looked_at_and_the_others_are_told_so():
-    many = [seen(job(f"w{number:03}", minimum=4, maximum=4)) for number in range(MAX_WAITERS + 3)]
+    many = [state_of(job(f"w{number:03}", minimum=4, maximum=4)) for number in range(MAX_WAITERS + 3)]
     at = world([4], running("a"), *many)
     found = forecast(at, decide(at, POLICY, NOW_S), RuntimeStats(), NOW_S)
     assert sum("nobody looks farther" in each.because for each in found.values()) == 3
 
 
 def test_at_work_the_autoscaler_estimates_anew_every_ten_seconds():
-    at, outlook, asked = world([4], WAITS), ForecastCache(), []
+    at, outlook, questions = world([4], WAITS), ForecastCache(), []
 
     def starts(now_s):
         found = outlook.start_times(
-            at, decide(at, POLICY, now_s), lambda: asked.append(now_s) or [], now_s, dry_run=False
+            at, decide(at, POLICY, now_s), lambda: questions.append(now_s) or [], now_s, dry_run=False
         )
         return [each[0] for each in found.values()]
 
     assert [starts(NOW_S + s) for s in (0, 9, 10, 19)] == [[NOW_S], [NOW_S], [NOW_S + 10], [NOW_S + 10]]
     assert starts(NOW_S - 100) == [NOW_S - 100]  # a clock that was set back
-    assert asked == [NOW_S, NOW_S + 10, NOW_S - 100]
+    assert questions == [NOW_S, NOW_S + 10, NOW_S - 100]
 
 
 def test_only_what_can_be_told_in_full_is_handed_on():
-    at = world([4], running("a"), WAITS, seen(job("more", minimum=9, maximum=9)))
+    at = world([4], running("a"), WAITS, state_of(job("more", minimum=9, maximum=9)))
     found = ForecastCache().start_times(at, decide(at, POLICY, NOW_S), list, NOW_S, dry_run=False)
     assert [key.name for key in found] == ["waits"]
 
@@ -208,8 +210,10 @@ def come_true(how, seed):
         running(f"r{n:02}", gpus, -began, created="2026-01-01T00:00:00Z") for n, (_, began, gpus) in enumerate(runs)
     ]
     asks = [free + 1 + dice.choice([0, 1, 3]), *(dice.choice([1, 2, 4, 8]) + free for _ in range(5))]
-    waits = [seen(job(f"w{n}", gpus, gpus, created=f"2026-01-02T00:00:0{n}Z")) for n, gpus in enumerate(asks)]
-    at = world([64], *jobs, *waits)
+    waiting_jobs = [
+        state_of(job(f"w{n}", gpus, gpus, created=f"2026-01-02T00:00:0{n}Z")) for n, gpus in enumerate(asks)
+    ]
+    at = world([64], *jobs, *waiting_jobs)
     found = forecast(at, decide(at, POLICY, NOW_S), lives, NOW_S)
     ends, waiting, started = [(end, gpus) for end, _, gpus in runs], dict(enumerate(asks)), []
     heapq.heapify(ends)
@@ -220,7 +224,7 @@ def come_true(how, seed):
             if waiting[number] <= free:
                 free -= waiting[number]
                 heapq.heappush(ends, (at_s + draw(dice, how), waiting.pop(number)))
-                started.append((found[waits[number].job.key], NOW_S + at_s))
+                started.append((found[waiting_jobs[number].job.key], NOW_S + at_s))
     return started
 
 

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from tests.autoscaler.world import GPU, NOW_S, POLICY, job, seen, world
+from tests.autoscaler.world import GPU, NOW_S, POLICY, job, state_of, world
 from turnout.autoscaler.controller.status_writer import MAX_ANNOTATED_PODS, StatusWriter
 from turnout.autoscaler.decide import decide
 from turnout.autoscaler.reporting.queue_status import (
@@ -21,21 +21,23 @@ from turnout.kube.errors import Conflict, Forbidden, NotFound
 
 
 def page(at):
-    told = queue_configmaps(at, decide(at, POLICY, NOW_S), (GPU,), dry_run=False)
-    return {name: json.loads(data["status"]) for name, data in told.items()}
+    pages = queue_configmaps(at, decide(at, POLICY, NOW_S), (GPU,), dry_run=False)
+    return {name: json.loads(data["status"]) for name, data in pages.items()}
 
 
 def test_a_queues_page_tells_what_it_has_who_waits_and_to_whom_is_lent():
-    lent = seen(job("a", minimum=1, maximum=4, replicas=3), [0, 0, 0])
-    told = page(world([4], lent, seen(job("bb", minimum=5, maximum=5)), queues={"q": {"limit": 8, "deserved": 4}}))["q"]
-    assert told["gpus"] == {"used": 3, "limit": 8, "deserved": 4, "free": 5}
-    assert (told["jobs"], told["elasticWorkers"]) == ({"running": 1, "waiting": 1}, 2)
-    assert told["waiting"] == [{"job": "Job/ns/bb", "has": 0, "min": 5, "max": 5, "reason": "NeedsMore"}]
-    assert [(line["job"], line["has"]) for line in told["lent"]] == [("Job/ns/a", 3)]
+    lent = state_of(job("a", minimum=1, maximum=4, replicas=3), [0, 0, 0])
+    pages = page(
+        world([4], lent, state_of(job("bb", minimum=5, maximum=5)), queues={"q": {"limit": 8, "deserved": 4}})
+    )["q"]
+    assert pages["gpus"] == {"used": 3, "limit": 8, "deserved": 4, "free": 5}
+    assert (pages["jobs"], pages["elasticWorkers"]) == ({"running": 1, "waiting": 1}, 2)
+    assert pages["waiting"] == [{"job": "Job/ns/bb", "has": 0, "min": 5, "max": 5, "reason": "NeedsMore"}]
+    assert [(line["job"], line["has"]) for line in pages["lent"]] == [("Job/ns/a", 3)]
 
 
 def test_nothing_of_it_changes_while_nothing_else_does():
-    at = world([4], seen(job("a"), [0]))
+    at = world([4], state_of(job("a"), [0]))
     steps = decide(at, POLICY, NOW_S)
     assert queue_configmaps(at, steps, (GPU,), dry_run=True) == queue_configmaps(
         at, decide(at, POLICY, NOW_S + 5), (GPU,), dry_run=True
@@ -43,9 +45,9 @@ def test_nothing_of_it_changes_while_nothing_else_does():
 
 
 def test_a_crowd_is_counted():
-    crowd = [seen(job(f"w{number:03}", minimum=9, maximum=9)) for number in range(MAX_JOBS + 7)]
-    told = page(world([4], *crowd))["q"]
-    assert (len(told["waiting"]), told["waitingLeftOut"]) == (MAX_JOBS, 7)
+    crowd = [state_of(job(f"w{number:03}", minimum=9, maximum=9)) for number in range(MAX_JOBS + 7)]
+    queue_page = page(world([4], *crowd))["q"]
+    assert (len(queue_page["waiting"]), queue_page["waitingLeftOut"]) == (MAX_JOBS, 7)
 
 
 @pytest.mark.parametrize("queue", ["team-a", "namespace/team-a", "Team_A", "ä", "a" * 300, "-"])
@@ -70,7 +72,7 @@ def test_the_first_goes_last_and_what_is_lent_goes_first():  # VE-32, VE-33
 
 
 def test_only_what_is_missing_is_written_and_only_on_elastic_jobs():
-    observed_job = seen(job("a", minimum=1, replicas=2), [0, 0])
+    observed_job = state_of(job("a", minimum=1, replicas=2), [0, 0])
     names = [worker.name for worker in observed_job.workers]
     notes = {name: worker_annotations(at, 1) for at, name in enumerate(names)}
     assert list(missing_annotations_of(observed_job, notes)) == []
@@ -78,7 +80,7 @@ def test_only_what_is_missing_is_written_and_only_on_elastic_jobs():
     assert list(missing_annotations_of(observed_job, notes)) == [
         PodAnnotations("ns", names[1], ((labels.SAFE_TO_EVICT, "true"),))
     ]
-    assert list(missing_annotations_of(seen(job("a", maximum=1), [0]), {})) == []
+    assert list(missing_annotations_of(state_of(job("a", maximum=1), [0]), {})) == []
 
 
 class Store:
@@ -112,31 +114,31 @@ class Store:
             raise self.refuses
 
 
-def writer(store, told, marks=()):
-    return StatusWriter(store, "ns", None, lambda: told, lambda: marks, lambda: True)
+def writer(store, pages, marks=()):
+    return StatusWriter(store, "ns", None, lambda: pages, lambda: marks, lambda: True)
 
 
 @pytest.mark.asyncio
 async def test_a_page_is_written_when_it_changes_and_goes_with_its_queue():
-    store, told = Store(), {"q": {"status": "1"}}
-    pages = writer(store, told)
+    store, new_pages = Store(), {"q": {"status": "1"}}
+    pages = writer(store, new_pages)
     await pages.write_changes()
     assert [body["data"] for body in store.there.values()] == [{"status": "1"}]
     calls = store.calls
     await pages.write_changes()
     assert store.calls == calls
-    told["q"] = {"status": "2"}
+    new_pages["q"] = {"status": "2"}
     await pages.write_changes()
     assert [body["data"] for body in store.there.values()] == [{"status": "2"}]
-    del told["q"]
+    del new_pages["q"]
     await pages.write_changes()
     assert store.there == {}
 
 
 @pytest.mark.asyncio
 async def test_what_is_refused_is_tried_again_and_stops_nobody(caplog):
-    store, told = Store(), {"q": {"status": "1"}}
-    pages = writer(store, told, [PodAnnotations("ns", "gone", (("a", "b"),))])
+    store, new_pages = Store(), {"q": {"status": "1"}}
+    pages = writer(store, new_pages, [PodAnnotations("ns", "gone", (("a", "b"),))])
     store.refuses = Forbidden("PATCH", "/x", 403, "no right")
     with caplog.at_level("INFO"):
         await pages.write_changes()

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.autoscaler.world import GPU, job, seen, shape, world
+from tests.autoscaler.world import GPU, job, shape, state_of, world
 from turnout.autoscaler.model import UNKNOWN_NODE, Reason, Step, Worker
 from turnout.autoscaler.reporting.usage import (
     OTHER,
@@ -90,16 +90,16 @@ def hold(each, reason):
 
 
 def waiting(name="w", minimum=4, **more):
-    return seen(job(name, minimum=minimum, maximum=minimum, **more))
+    return state_of(job(name, minimum=minimum, maximum=minimum, **more))
 
 
 def running(name="a", **more):
-    return seen(job(name, minimum=2, maximum=8, replicas=3, **more), rows=[0, 0, 0])
+    return state_of(job(name, minimum=2, maximum=8, replicas=3, **more), rows=[0, 0, 0])
 
 
 def leaving(name="l"):
     """A job that gave two workers, which still terminate."""
-    return seen(job(name, minimum=1, maximum=8, replicas=1), rows=[0, 0, 0])
+    return state_of(job(name, minimum=1, maximum=8, replicas=1), rows=[0, 0, 0])
 
 
 QUEUES = {"q": {"limit": 100}}
@@ -160,14 +160,18 @@ def test_idle_gpus_belong_to_the_queues_that_leave_their_share_unused():
 def test_who_holds_which_gpus():
     elastic = running("bert", queue="a", other_roles=((shape(1), 1),))
     elastic = replace(elastic, other_pods=(1,))
-    rigid_job = seen(job("gpt", minimum=1, maximum=1, queue="b", gpus=4), rows=[UNKNOWN_NODE])
+    rigid_job = state_of(job("gpt", minimum=1, maximum=1, queue="b", gpus=4), rows=[UNKNOWN_NODE])
     observation = replace(
         world([8], elastic, rigid_job), queues={"a": queue(7, deserved=2), "b": queue(4, deserved=8), "c": queue(0)}
     )
     rates = usage_rates(observation, [], 0, GPUS, owner_label_of=lambda key: f"of-{key.name}")
     bert = UsedBy("a", "Job/ns/bert", "of-bert")
-    held = {bert: 4, UsedBy("b", "Job/ns/gpt", "of-gpt"): 4, UsedBy("a"): 3}
-    assert (rates.held_gpus, rates.elastic, rates.gained) == (held, {bert: 1}, {"a": pytest.approx(0.88, abs=0.01)})
+    gpus_by_user = {bert: 4, UsedBy("b", "Job/ns/gpt", "of-gpt"): 4, UsedBy("a"): 3}
+    assert (rates.held_gpus, rates.elastic, rates.gained) == (
+        gpus_by_user,
+        {bert: 1},
+        {"a": pytest.approx(0.88, abs=0.01)},
+    )
     assert rates.lent == {("b", "a"): 1}
 
 
@@ -204,29 +208,29 @@ def test_pairs_are_counted_by_name_up_to_a_bound():
 
 
 def test_the_time_until_lent_gpus_are_bound_to_the_job_that_needs_them():
-    waits, starts = waiting(), seen(job("w", minimum=4, maximum=4), rows=[0] * 4)
-    reclaims, step = Reclaims(), hold(waits, Reason.WAITS_FOR_ROOM)
-    assert reclaims.update([waits], [step], 100.0) == []
-    assert reclaims.update([waits], [hold(waits, Reason.SCHEDULERS_TURN)], 130.0) == []
+    waiting_job, starts = waiting(), state_of(job("w", minimum=4, maximum=4), rows=[0] * 4)
+    reclaims, step = Reclaims(), hold(waiting_job, Reason.WAITS_FOR_ROOM)
+    assert reclaims.update([waiting_job], [step], 100.0) == []
+    assert reclaims.update([waiting_job], [hold(waiting_job, Reason.SCHEDULERS_TURN)], 130.0) == []
     assert reclaims.update([starts], [], 160.0) == [("q", 60.0)]
     assert reclaims.update([starts], [], 170.0) == []
 
 
 @pytest.mark.parametrize("end", [
     pytest.param([], id="a deleted job"),
-    pytest.param([seen(job("w", minimum=4, maximum=4, lifecycle=JobLifecycle.SUSPENDED))], id="a suspended job"),
+    pytest.param([state_of(job("w", minimum=4, maximum=4, lifecycle=JobLifecycle.SUSPENDED))], id="a suspended job"),
 ])  # fmt: skip
 def test_a_job_that_does_not_start_has_no_time(end):
-    reclaims, waits = Reclaims(), waiting()
-    reclaims.update([waits], [hold(waits, Reason.WAITS_FOR_ROOM)], 100.0)
+    reclaims, waiting_job = Reclaims(), waiting()
+    reclaims.update([waiting_job], [hold(waiting_job, Reason.WAITS_FOR_ROOM)], 100.0)
     assert reclaims.update(end, [], 160.0) == []
-    assert reclaims.update([seen(job("w", minimum=4, maximum=4), rows=[0] * 4)], [], 170.0) == []
+    assert reclaims.update([state_of(job("w", minimum=4, maximum=4), rows=[0] * 4)], [], 170.0) == []
 
 
 def test_room_without_workers_that_leave_is_no_reclaim():
-    reclaims, waits = Reclaims(), waiting()
-    reclaims.update([waits], [hold(waits, Reason.SCHEDULERS_TURN)], 100.0)
-    assert reclaims.update([seen(job("w", minimum=4, maximum=4), rows=[0] * 4)], [], 170.0) == []
+    reclaims, waiting_job = Reclaims(), waiting()
+    reclaims.update([waiting_job], [hold(waiting_job, Reason.SCHEDULERS_TURN)], 100.0)
+    assert reclaims.update([state_of(job("w", minimum=4, maximum=4), rows=[0] * 4)], [], 170.0) == []
 
 
 def test_every_reason_has_a_case():

@@ -32,8 +32,8 @@ ACTIONS = st.lists(
 
 def counted(left, shape):
     """How many pods of a shape each node holds, counted by hand. left: nodes x resources."""
-    asked = TAKES[shape] > 0
-    fits = np.maximum((left[:, asked] // TAKES[shape][asked]).min(axis=1), 0)
+    takes_port = TAKES[shape] > 0
+    fits = np.maximum((left[:, takes_port] // TAKES[shape][takes_port]).min(axis=1), 0)
     return np.where(admits(shape, len(left)), fits, 0)
 
 
@@ -61,10 +61,10 @@ def test_whatever_was_charged_and_given_back_the_count_is_by_hand(nodes, actions
             room.release(shape, [pods % len(left)])
             left[pods % len(left)] += TAKES[shape]
         elif action == "undo" and done:
-            taken, charges = done.pop()
-            room.undo(taken, charges)
+            charged_rows, charges = done.pop()
+            room.undo(charged_rows, charges)
             for row, count in charges:
-                left[row] += TAKES[taken] * count
+                left[row] += TAKES[charged_rows] * count
         elif action == "copy":
             before, room = room, room.copy()
             before.charge(shape, 1)  # what becomes of the one is nothing to the other
@@ -99,14 +99,14 @@ def fits_by_hand(gpus, pods, shape):
     st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), max_size=4),
     st.lists(st.tuples(st.sampled_from(["take", "within", "undo", "give", "copy"]), st.integers(0, 3)), max_size=12),
 )
-def test_a_host_port_is_had_once_whatever_was_charged(nodes, there, actions):
+def test_a_host_port_is_had_once_whatever_was_charged(nodes, ports, actions):
     """there: (node, shape) of pods that hold ports from the start."""
-    on = [[PORT_SHAPES[which] for row, which in there if row % len(nodes) == node] for node in range(len(nodes))]
+    on = [[PORT_SHAPES[which] for row, which in ports if row % len(nodes) == node] for node in range(len(nodes))]
     free = np.array([[gpus - sum(dict(s.requests)[GPU] for s in on[row])] for row, gpus in enumerate(nodes)], np.int64)
     takes = {each: np.array([dict(each.requests)[GPU]], np.int64) for each in PORT_SHAPES}
     admits_all = {each: np.ones(len(nodes), bool) for each in PORT_SHAPES}
-    held = {row: Counter(port for each in pods for port in each.host_ports) for row, pods in enumerate(on)}
-    room = Capacity((GPU,), free, takes, admits_all, ports_held=held)
+    ports_by_row = {row: Counter(port for each in pods for port in each.host_ports) for row, pods in enumerate(on)}
+    room = Capacity((GPU,), free, takes, admits_all, ports_held=ports_by_row)
     done = []
     for action, which in actions:
         shape = PORT_SHAPES[which]
@@ -119,14 +119,14 @@ def test_a_host_port_is_had_once_whatever_was_charged(nodes, there, actions):
                 on[row] += [shape] * count
             done += [(shape, charges)] if charges else []
         elif action == "undo" and done:
-            taken, charges = done.pop()
-            room.undo(taken, charges)
+            charged_rows, charges = done.pop()
+            room.undo(charged_rows, charges)
             for row, _ in charges:
-                on[row].remove(taken)
+                on[row].remove(charged_rows)
         elif action == "give" and done:
-            taken, ((row, _),) = done.pop()
-            room.release(taken, [row])
-            on[row].remove(taken)
+            charged_rows, ((row, _),) = done.pop()
+            room.release(charged_rows, [row])
+            on[row].remove(charged_rows)
         elif action == "copy":
             before, room = room, room.copy()
             before.charge(shape, 1)

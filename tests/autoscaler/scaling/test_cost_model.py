@@ -84,20 +84,20 @@ def test_growing_has_to_win_its_restarts_back():
 
 def test_what_is_noted_is_read_back_as_it_was():
     step = Step(job("a").key, 4, 2, Reason.IDLE_ROOM, "room in queue q")
-    learnt = job("a", replicas=2, curve=((2, 1 / 0.8), (4, 1 / 0.5)), gained_s=100.0, resized_s=NOW_S - 10)
-    notes = resize_annotations(learnt, step, Policy(restart_s=60), NOW_S)
+    job_with_curve = job("a", replicas=2, curve=((2, 1 / 0.8), (4, 1 / 0.5)), gained_s=100.0, resized_s=NOW_S - 10)
+    notes = resize_annotations(job_with_curve, step, Policy(restart_s=60), NOW_S)
     found = KINDS["Job"].read(indexed(4, notes={**notes, labels.MIN_WORKERS: "1", labels.MAX_WORKERS: "8"}))
     assert found.resize_budget == ResizeBudget(
-        pytest.approx(after_change_s(learnt, Policy(restart_s=60), NOW_S), abs=0.1), NOW_S
+        pytest.approx(after_change_s(job_with_curve, Policy(restart_s=60), NOW_S), abs=0.1), NOW_S
     )
-    assert found.curve == tuple((workers, pytest.approx(fast, rel=1e-4)) for workers, fast in learnt.curve)
+    assert found.curve == tuple((workers, pytest.approx(fast, rel=1e-4)) for workers, fast in job_with_curve.curve)
 
 
 @pytest.mark.parametrize("at_start", [True, False])
 def test_a_size_that_it_got_as_it_started_is_known_as_such(at_start):
     step = Step(job("a").key, 2, 1, Reason.IDLE_ROOM, at_start=at_start)
-    told = resize_budget(resize_annotations(job("a"), step, STRICT, NOW_S))
-    assert told == ResizeBudget(0.0 if at_start else -60.0, NOW_S, at_start=at_start)
+    budget = resize_budget(resize_annotations(job("a"), step, STRICT, NOW_S))
+    assert budget == ResizeBudget(0.0 if at_start else -60.0, NOW_S, at_start=at_start)
 
 
 def test_what_its_owner_knows_of_it_is_not_written_as_learnt():
@@ -110,10 +110,12 @@ def test_what_its_owner_knows_of_it_is_not_written_as_learnt():
     ("size", "limited"), [(4, ("True", "AtMax")), (1, ("True", "AtMin")), (2, ("False", "WithinBounds"))]
 )
 def test_conditions_speak_as_an_hpa_does(size, limited):
-    told = {each["type"]: each for each in conditions(job("a"), Step(job("a").key, size, 3, Reason.MAKES_ROOM), NOW_S)}
-    assert told["AbleToScale"]["reason"] == "MakesRoom"
-    assert (told["ScalingLimited"]["status"], told["ScalingLimited"]["reason"]) == limited
-    assert json.dumps(told)
+    condition_by_type = {
+        each["type"]: each for each in conditions(job("a"), Step(job("a").key, size, 3, Reason.MAKES_ROOM), NOW_S)
+    }
+    assert condition_by_type["AbleToScale"]["reason"] == "MakesRoom"
+    assert (condition_by_type["ScalingLimited"]["status"], condition_by_type["ScalingLimited"]["reason"]) == limited
+    assert json.dumps(condition_by_type)
 
 
 @given(st.text(max_size=20))
@@ -126,9 +128,9 @@ def test_a_note_that_somebody_has_changed_is_a_number_all_the_same(text):
 def test_restarts_never_cost_more_than_two_and_the_budget(events):
     """A job that grows only with a balance of 0 or more, and shrinks whenever somebody else wants it to."""
     policy, now_s, cost_s, won_s, size = Policy(restart_s=60, restart_budget_share=0.01), 1.0, 0.0, 0.0, 1
-    told = ResizeBudget()
+    budget = ResizeBudget()
     for wait_s, shrink in events:
-        at = job("a", replicas=size, resize_budget=told)
+        at = job("a", replicas=size, resize_budget=budget)
         now_s += wait_s
         won_s += wait_s * (size**0.9 - 1)
         if shrink and size > 1:
@@ -137,6 +139,6 @@ def test_restarts_never_cost_more_than_two_and_the_budget(events):
             to = size + 1
         else:
             continue
-        told = ResizeBudget(after_change_s(at, policy, now_s), now_s)
+        budget = ResizeBudget(after_change_s(at, policy, now_s), now_s)
         cost_s, size = cost_s + 60, to
     assert cost_s - won_s <= 2 * 60 + 0.01 * now_s + 1e-6

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.autoscaler.world import GPU, NOW_S, POLICY, job, seen, shape, world
+from tests.autoscaler.world import GPU, NOW_S, POLICY, job, shape, state_of, world
 from turnout.autoscaler.decide import decide
 from turnout.autoscaler.model import NODES, Reason, TerminatingPod
 from turnout.jobs.model import Pause, ResizeBudget
@@ -19,14 +19,14 @@ def plan(at, policy=POLICY):
     return {step.key.name: step for step in decide(at, policy, NOW_S)}
 
 
-def told(at, policy=POLICY):
+def sizes_of(at, policy=POLICY):
     return {name: (step.target, step.reason) for name, step in plan(at, policy).items()}
 
 
-def old(made, rows=(0,), **more):
+def old(job, rows=(0,), **more):
     """A job whose workers have run for so long that it does not start."""
-    made = seen(made, rows, **more)
-    return replace(made, workers=tuple(replace(each, since_s=0.0) for each in made.workers))
+    job = state_of(job, rows, **more)
+    return replace(job, workers=tuple(replace(each, since_s=0.0) for each in job.workers))
 
 
 POOR = (1, Reason.MARGINAL_GAIN)
@@ -42,17 +42,17 @@ POOR = (1, Reason.MARGINAL_GAIN)
 def test_room_that_would_pay_for_no_restart_of_one_goes_to_another(poor, minimum):
     jobs = [old(job(name, curve=curve, resize_budget=DEAR)) for name, curve in poor.items()]
     at = world([len(jobs) + 4], *jobs, old(job("last", curve=minimum, resize_budget=CHEAP)))
-    assert told(at) == {**dict.fromkeys(poor, POOR), "last": (4, Reason.IDLE_ROOM)}
+    assert sizes_of(at) == {**dict.fromkeys(poor, POOR), "last": (4, Reason.IDLE_ROOM)}
 
 
 def test_who_can_never_pay_is_found_whoever_is_looked_at_after_it():
     at = world([9], old(job("a", resize_budget=DEAR)), old(job("bb", resize_budget=CHEAP)))
-    assert told(at) == {"a": POOR, "bb": (4, Reason.IDLE_ROOM)}
+    assert sizes_of(at) == {"a": POOR, "bb": (4, Reason.IDLE_ROOM)}
 
 
 def test_without_any_time_to_win_it_back_no_restart_pays_however_cheap():
     policy = replace(POLICY, payback_s=0.0, restart_s=0.001)
-    assert told(world([4], old(job("a", curve=STEEP))), policy) == {"a": POOR}
+    assert sizes_of(world([4], old(job("a", curve=STEEP))), policy) == {"a": POOR}
 
 
 LEAVES = (TerminatingPod("q", shape(1), 0),) * 3
@@ -67,7 +67,7 @@ LEAVES = (TerminatingPod("q", shape(1), 0),) * 3
 )
 def test_beside_one_that_cannot_pay_nobody_grows_into(free, more, policy):
     at = world([2 + free], old(job("a", curve=FLAT)), old(job("dear", curve=STEEP, resize_budget=DEAR)), **more)
-    assert told(at, replace(POLICY, **policy)) == {"a": (2, Reason.IDLE_ROOM), "dear": POOR}
+    assert sizes_of(at, replace(POLICY, **policy)) == {"a": (2, Reason.IDLE_ROOM), "dear": POOR}
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_when_others_came_first_it_is_told_what_is_full():
 
 
 @pytest.mark.parametrize(
-    ("made", "rows", "told_then"),
+    ("state", "rows", "told_then"),
     [
         pytest.param(job("a", pause=Pause.GROW, resized_s=NOW_S - 9000), [0], (1, Reason.PAUSED), id="is not to grow"),
         pytest.param(
@@ -104,15 +104,15 @@ def test_when_others_came_first_it_is_told_what_is_full():
         pytest.param(job("a", pause=Pause.SHRINK, replicas=2), [0, 0], (4, Reason.IDLE_ROOM), id="is not to shrink"),
     ],
 )
-def test_what_a_job_may_do_that(made, rows, told_then):
-    assert told(world([9], seen(made, rows))) == {"a": told_then}
+def test_what_a_job_may_do_that(state, rows, told_then):
+    assert sizes_of(world([9], state_of(state, rows))) == {"a": told_then}
 
 
 SHRANK = {"minimum": 1, "replicas": 2}
 
 
 @pytest.mark.parametrize(
-    ("more", "workers", "gave", "back"),
+    ("more", "workers", "size_before", "back"),
     [
         pytest.param({"maximum": 8}, 2, 8, (8, Reason.RETURNED), id="all that it gave"),
         pytest.param({"maximum": 8}, 2, 5, (5, Reason.RETURNED), id="no more than it gave"),
@@ -124,13 +124,13 @@ SHRANK = {"minimum": 1, "replicas": 2}
         pytest.param({"maximum": 8}, 2, 2, (2, Reason.ROOM_SETTLES), id="nothing when it has it all"),
     ],
 )
-def test_what_a_job_gave_in_vain_it_has_back_from_any_room(more, workers, gave, back):
-    made = old(job("a", **SHRANK, **more), [0] * workers, size_before=gave)
-    assert told(world([9], made, idle_room=NONE_SETTLED)) == {"a": back}
+def test_what_a_job_gave_in_vain_it_has_back_from_any_room(more, workers, size_before, back):
+    shrunk_job = old(job("a", **SHRANK, **more), [0] * workers, size_before=size_before)
+    assert sizes_of(world([9], shrunk_job, idle_room=NONE_SETTLED)) == {"a": back}
 
 
 @pytest.mark.parametrize(
-    ("made", "queue", "size"),
+    ("state", "queue", "size"),
     [
         pytest.param(job("a"), None, 4, id="of which nobody says anything"),
         pytest.param(job("a"), QueueShare({GPU: 3}, used={}), 4, id="in which nobody is seen to use anything"),
@@ -141,8 +141,8 @@ def test_what_a_job_gave_in_vain_it_has_back_from_any_room(more, workers, gave, 
         ),
     ],
 )
-def test_how_far_a_job_grows_in_a_queue(made, queue, size):
-    at = world([19], old(made, [0] * made.replicas), queues={})
+def test_how_far_a_job_grows_in_a_queue(state, queue, size):
+    at = world([19], old(state, [0] * state.replicas), queues={})
     at = replace(at, queues={} if queue is None else {"q": queue})
     assert plan(at)["a"].target == size
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.autoscaler.world import NOW_S, POLICY, job, seen, world
+from tests.autoscaler.world import NOW_S, POLICY, job, state_of, world
 from turnout.autoscaler.decide import decide
 from turnout.autoscaler.model import ORDER, Reason
 from turnout.autoscaler.scaling.guard import in_turn
@@ -30,22 +30,22 @@ FIRST_OF_TWO = [
 
 @pytest.mark.parametrize(("one", "other", "first"), FIRST_OF_TWO)
 def test_whose_min_comes_first(one, other, first):
-    steps = decide(world([1], seen(one), seen(other)), POLICY, NOW_S)
+    steps = decide(world([1], state_of(one), state_of(other)), POLICY, NOW_S)
     assert [step.key.name for step in steps if step.reason is Reason.SCHEDULERS_TURN] == [first]
 
 
 @pytest.mark.parametrize(("one", "other", "first"), FIRST_OF_TWO)
 def test_who_comes_first_gives_last(one, other, first):
-    lent = [seen(replace(each, replicas=2), rows) for each, rows in ((one, [0, 1]), (other, [2, 3]))]
+    lent = [state_of(replace(each, replicas=2), rows) for each, rows in ((one, [0, 1]), (other, [2, 3]))]
     waiter = replace(of("third", "w", 30), queue="q")
-    steps = decide(world([1] * 4, *lent, seen(waiter)), POLICY, NOW_S)
-    gives = [step.key.name for step in steps if step.changes]
-    assert gives == [{"a": "b", "b": "a"}[first]]
+    steps = decide(world([1] * 4, *lent, state_of(waiter)), POLICY, NOW_S)
+    givers = [step.key.name for step in steps if step.changes]
+    assert givers == [{"a": "b", "b": "a"}[first]]
 
 
 @pytest.mark.parametrize(("one", "other", "first"), FIRST_OF_TWO)
 def test_who_comes_first_grows_first(one, other, first):
-    steps = decide(world([1] * 3, seen(one, [0]), seen(other, [1])), POLICY, NOW_S)
+    steps = decide(world([1] * 3, state_of(one, [0]), state_of(other, [1])), POLICY, NOW_S)
     assert [step.key.name for step in steps if step.changes] == [first]
 
 
@@ -54,16 +54,16 @@ def test_a_poor_job_gives_no_sooner_for_a_rich_one_of_its_namespace():
     bank = ResizeBudget(1000.0, NOW_S - 5)
     rich = of("mine", "rich", 1, priority=1, minimum=1, replicas=2, resize_budget=bank)
     poor, newest = of("mine", "poor", 5, priority=1, replicas=2), of("theirs", "newest", 9, replicas=2)
-    lent = [seen(each, [row, row + 1]) for each, row in ((rich, 0), (poor, 2), (newest, 4))]
+    lent = [state_of(each, [row, row + 1]) for each, row in ((rich, 0), (poor, 2), (newest, 4))]
     waiter = of("third", "w", 30, minimum=2)
-    steps = decide(world([1] * 6, *lent, seen(waiter)), POLICY, NOW_S)
+    steps = decide(world([1] * 6, *lent, state_of(waiter)), POLICY, NOW_S)
     assert {step.key.name for step in steps if step.changes} == {"rich", "newest"}
 
 
 def test_a_job_behind_one_of_its_own_is_behind_the_same_others():
     """A late job of high priority does not lift the early ones of its namespace, nor its own place."""
     jobs = [of("mine", "early", 1), of("theirs", "middle", 5), of("mine", "late", 9, priority=1)]
-    states = sorted(map(seen, jobs), key=ORDER)
+    states = sorted(map(state_of, jobs), key=ORDER)
     assert [each.job.key.name for each in in_turn(states)] == ["middle", "late", "early"]
 
 
@@ -81,24 +81,27 @@ _JOBS = st.lists(
 
 @given(_JOBS)
 def test_no_word_of_a_tenant_puts_its_job_before_another_tenants(drawn):
-    def made(said):
-        return [of(each[0], f"j{at}", each[1], *(each[2:4] if said else (0, None)), each[4]) for at, each in drawn]
+    def jobs_with(speaker):
+        return [of(each[0], f"j{at}", each[1], *(each[2:4] if speaker else (0, None)), each[4]) for at, each in drawn]
 
     drawn = list(enumerate(drawn))
 
     def passed(jobs):
         """Pairs of jobs of two tenants, the first of which comes before the second."""
-        keys = [each.job.key for each in in_turn(sorted(map(seen, jobs), key=ORDER))]
+        keys = [each.job.key for each in in_turn(sorted(map(state_of, jobs), key=ORDER))]
         return {(one, two) for at, one in enumerate(keys) for two in keys[at:] if one.namespace != two.namespace}
 
-    silent = [replace(each, order=replace(each.order, priority=0, deadline_s=None)) for each in made(True)]
+    silent = [replace(each, order=replace(each.order, priority=0, deadline_s=None)) for each in jobs_with(True)]
     for who in ("mine", "theirs", "third"):
-        only = [said if said.key.namespace == who else mute for said, mute in zip(made(True), silent, strict=True)]
+        only = [
+            speaker if speaker.key.namespace == who else mute
+            for speaker, mute in zip(jobs_with(True), silent, strict=True)
+        ]
         gained = passed(only) - passed(silent)
         assert not [pair for pair in gained if pair[0].namespace == who]
 
 
 @given(_JOBS)
 def test_in_one_namespace_what_owners_say_decides(drawn):
-    states = sorted((seen(of("mine", f"j{at}", *each[1:])) for at, each in enumerate(drawn)), key=ORDER)
+    states = sorted((state_of(of("mine", f"j{at}", *each[1:])) for at, each in enumerate(drawn)), key=ORDER)
     assert in_turn(states) == states

@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 
-from tests.autoscaler.world import NOW_S, POLICY, job, seen, shape, world
+from tests.autoscaler.world import NOW_S, POLICY, job, shape, state_of, world
 from turnout.autoscaler.decide import decide
 from turnout.autoscaler.memory import Strike
 from turnout.autoscaler.model import Reason, Step
@@ -21,7 +21,7 @@ class Story:
 
     def __init__(self, started=False):
         self.unused, self.now_s, self.reasons = UnusedRoom(POLICY.bind_s, lambda _: started), NOW_S, {}
-        self.giver = seen(GIVER, [0] * 8)
+        self.giver = state_of(GIVER, [0] * 8)
 
     def look(self, *waiters, after_s=0.0):
         """Look at the giver with these jobs beside it; how many workers it has then."""
@@ -33,7 +33,7 @@ class Story:
         size = next(step.target for step in steps if step.key == GIVER.key)
         had = self.giver.job
         resized_s = had.resize_budget.resized_s if size == had.replicas else self.now_s
-        self.giver = seen(
+        self.giver = state_of(
             replace(had, replicas=size, resize_budget=replace(had.resize_budget, resized_s=resized_s)), [0] * size
         )
         return size
@@ -46,7 +46,7 @@ class Story:
 
 def ghost(name="ghost", namespace="ns", minimum=6, **more):
     one_job = job(name, minimum=minimum, maximum=minimum, **more)
-    return seen(replace(one_job, key=JobKey("Pod", namespace, name)))
+    return state_of(replace(one_job, key=JobKey("Pod", namespace, name)))
 
 
 def test_capacity_given_to_a_ghost_returns_in_a_minute_despite_cooldown():
@@ -65,13 +65,13 @@ def test_room_is_kept_for_so_long_and_no_longer():
 
 
 def test_each_back_off_is_twice_as_long_as_the_one_before_up_to_an_hour():
-    story, told = Story(), []
+    story, pauses_s = Story(), []
     for _ in range(8):
         story.look(ghost(), after_s=MAX_BACKOFF_S)  # every back-off is over by then
         story.look(ghost())
         story.look(ghost(), after_s=LATE_S)
-        told.append(story.unused.strikes(story.now_s)[0].left_s)
-    assert told == [60.0, 120.0, 240.0, 480.0, 960.0, 1920.0, 3600.0, 3600.0]
+        pauses_s.append(story.unused.strikes(story.now_s)[0].left_s)
+    assert pauses_s == [60.0, 120.0, 240.0, 480.0, 960.0, 1920.0, 3600.0, 3600.0]
 
 
 def test_who_has_its_workers_back_gives_to_the_next_that_is_honest():
@@ -83,11 +83,11 @@ def test_who_has_its_workers_back_gives_to_the_next_that_is_honest():
 
 def test_room_left_unused_by_two_at_once_goes_back_all_the_same():
     """One ghost has it from the giver, the other has what was free."""
-    unused, giver = UnusedRoom(POLICY.bind_s, lambda _: False), seen(GIVER, [0] * 8)
+    unused, giver = UnusedRoom(POLICY.bind_s, lambda _: False), state_of(GIVER, [0] * 8)
     waiters = ghost(), ghost("solo", minimum=1)
     at = world([8], giver, waiters[0])
     unused.record_decision(at, decide(at, POLICY, NOW_S), NOW_S)
-    small = seen(replace(GIVER, replicas=2), [0] * 2)
+    small = state_of(replace(GIVER, replicas=2), [0] * 2)
     for now_s in (NOW_S + 1, NOW_S + 2 + LATE_S):
         at = unused.update(world([9], small, *waiters), now_s)
         steps = {step.key.name: step for step in decide(at, POLICY, now_s)}
@@ -107,9 +107,9 @@ def test_who_never_had_room_kept_has_left_none_unused():
 
 def test_who_is_placed_role_by_role_is_believed():
     story = Story()
-    for there in (0, 0, 1, 2):
-        made = replace(ghost(minimum=4, other_roles=((shape(1), 2),)), other_pods=(there,))
-        story.look(made, after_s=LATE_S - 2)
+    for pods in (0, 0, 1, 2):
+        state = replace(ghost(minimum=4, other_roles=((shape(1), 2),)), other_pods=(pods,))
+        story.look(state, after_s=LATE_S - 2)
         assert story.reasons["ghost"] in (Reason.WAITS_FOR_ROOM, Reason.SCHEDULERS_TURN)
 
 
@@ -122,9 +122,9 @@ def test_a_ghost_is_believed_again_less_and_less_often():
 def test_who_is_placed_bit_by_bit_is_believed():
     story = Story()
     story.look(ghost())
-    for there in range(6):
-        made = replace(ghost(), workers=seen(job("ghost"), [0] * there).workers)
-        story.look(made, after_s=LATE_S - 2)
+    for pods in range(6):
+        state = replace(ghost(), workers=state_of(job("ghost"), [0] * pods).workers)
+        story.look(state, after_s=LATE_S - 2)
         assert story.reasons["ghost"] is Reason.SCHEDULERS_TURN
 
 
@@ -136,9 +136,9 @@ def test_who_is_placed_bit_by_bit_is_believed():
     ],
 )
 def test_a_waiter_that_is_seen_no_more(started, size):
-    for looks in (1, 2):  # room is on its way to it, and is kept for it
+    for number in (1, 2):  # room is on its way to it, and is kept for it
         story = Story(started)
-        assert [story.look(ghost()) for _ in range(looks)] == [2] * looks
+        assert [story.look(ghost()) for _ in range(number)] == [2] * number
         assert story.look() == size
 
 
@@ -154,7 +154,7 @@ def test_a_waiter_that_is_there_and_waits_no_more(lifecycle, size):
     story.look(ghost())
     left = ghost(lifecycle=lifecycle)
     assert (
-        story.look(replace(left, workers=seen(job("g"), [0] * 6).workers if lifecycle is JobLifecycle.LIVE else ()))
+        story.look(replace(left, workers=state_of(job("g"), [0] * 6).workers if lifecycle is JobLifecycle.LIVE else ()))
         == size
     )
 
@@ -178,7 +178,7 @@ def test_a_namespace_is_believed_again_after_a_while():
 
 
 def test_where_nobody_left_room_unused_nothing_is_marked():
-    unused, at = UnusedRoom(POLICY.bind_s, lambda _: False), world([8], seen(GIVER, [0] * 8))
+    unused, at = UnusedRoom(POLICY.bind_s, lambda _: False), world([8], state_of(GIVER, [0] * 8))
     unused.record_decision(at, decide(at, POLICY, NOW_S), NOW_S)
     assert unused.update(at, NOW_S + 3600) is at
 
@@ -187,7 +187,7 @@ def test_room_that_is_kept_for_nobody_is_lent_again():
     """A ghost for which nobody has to leave holds idle room no longer either."""
     small = job("giver", minimum=2, maximum=8, replicas=2)
     unused, now_s = UnusedRoom(POLICY.bind_s, lambda _: False), NOW_S
-    at = world([8], seen(small, [0, 0]), ghost())
+    at = world([8], state_of(small, [0, 0]), ghost())
     unused.record_decision(at, decide(at, POLICY, now_s), now_s)
     later = unused.update(at, now_s + LATE_S)
     assert {step.key.name: step.target for step in decide(later, POLICY, now_s + LATE_S)}["giver"] == 8
@@ -206,15 +206,15 @@ def test_the_next_leader_goes_on_where_the_last_one_was():
     assert unused.strikes(100.0)[1] == Strike("short", 2, 135.0, 0.0)
 
 
-@pytest.mark.parametrize(("again", "kept"), [
+@pytest.mark.parametrize(("second_strike", "expected_strike"), [
     pytest.param(Strike("who", 5, 10.0, 500.0), 3, id="known as bad already"),
     pytest.param(Strike("who", 5, 10.0, 499.0), 3, id="known as worse"),
     pytest.param(Strike("who", 5, 10.0, 501.0), 5, id="it was worse"),
 ])  # fmt: skip
-def test_a_recalled_strike_replaces_only_a_lesser_one(again, kept):
+def test_a_recalled_strike_replaces_only_a_lesser_one(second_strike, expected_strike):
     unused = recalled(Strike("who", 3, 10.0, 500.0))
-    unused.restore_strikes([again], 5.0)
-    assert [each.times for each in unused.strikes(5.0)] == [kept]
+    unused.restore_strikes([second_strike], 5.0)
+    assert [each.times for each in unused.strikes(5.0)] == [expected_strike]
 
 
 @pytest.mark.parametrize(
@@ -260,10 +260,10 @@ def test_a_strike(age_s, left_s):
 
 @pytest.mark.parametrize("others", [MAX_REMEMBERED - 1, MAX_REMEMBERED], ids=["the last of so many", "one more"])
 def test_so_many_givers_are_remembered(others):
-    unused, giver = UnusedRoom(POLICY.bind_s, lambda _: False), seen(replace(GIVER, replicas=2), [0] * 2)
-    gone = JobKey("Pod", "ns", "gone")
+    unused, giver = UnusedRoom(POLICY.bind_s, lambda _: False), state_of(replace(GIVER, replicas=2), [0] * 2)
+    deleted_key = JobKey("Pod", "ns", "gone")
     names = [*(f"other{at}" for at in range(others)), "giver"]
-    steps = [Step(JobKey("Job", "ns", name), 2, 8, Reason.MAKES_ROOM, "", gone) for name in names]
+    steps = [Step(JobKey("Job", "ns", name), 2, 8, Reason.MAKES_ROOM, "", deleted_key) for name in names]
     unused.record_decision(world([8], giver), steps, NOW_S)
     (found,) = unused.update(world([8], giver), NOW_S + 1).jobs
     assert found.size_before == (8 if others < MAX_REMEMBERED else 0)
@@ -273,8 +273,8 @@ def test_so_many_givers_are_remembered(others):
 def test_only_so_many_are_remembered_and_the_oldest_is_forgotten_first(over):
     unused = recalled(*(Strike(f"who{at}", 2, 0.0, 0.0) for at in range(MAX_REMEMBERED + over)))
     unused.update(world([8]), 5.0)
-    kept = {each.owner for each in unused.strikes(5.0)}
-    assert (len(kept), "who0" in kept) == (MAX_REMEMBERED, not over)
+    owners = {each.owner for each in unused.strikes(5.0)}
+    assert (len(owners), "who0" in owners) == (MAX_REMEMBERED, not over)
 
 
 def test_no_recalled_back_off_is_longer_than_the_longest():

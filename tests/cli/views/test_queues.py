@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.autoscaler.world import GPU, POLICY, job, seen, shape, world
+from tests.autoscaler.world import GPU, POLICY, job, shape, state_of, world
 from turnout.autoscaler.decide import decide
 from turnout.autoscaler.reporting.queue_status import queue_configmaps
 from turnout.autoscaler.reporting.why import UnmanagedGang
@@ -13,8 +13,10 @@ from turnout.cli.views.queues import listing, rows, status_rows
 from turnout.jobs.model import JobKey
 
 GPUS = (GPU,)
-LENDS = seen(job("lends", minimum=2, maximum=6, replicas=5, gpus=2), [0, 0, 1, 1, 1])  # 4 GPUs of its min, 6 elastic
-WAITS = seen(job("waits", minimum=4, maximum=4), [None] * 4)
+LENDS = state_of(
+    job("lends", minimum=2, maximum=6, replicas=5, gpus=2), [0, 0, 1, 1, 1]
+)  # 4 GPUs of its min, 6 elastic
+WAITS = state_of(job("waits", minimum=4, maximum=4), [None] * 4)
 BERT = JobKey("PodGroup", "ns", "bert")
 BARE = UnmanagedGang(BERT, "r", 2, ((0, shape(2)), (1, shape(1))))
 

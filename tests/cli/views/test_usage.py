@@ -8,7 +8,7 @@ from collections import defaultdict
 
 import pytest
 
-from tests.autoscaler.world import GPU, NOW_S, job, seen, world
+from tests.autoscaler.world import GPU, NOW_S, job, state_of, world
 from turnout.autoscaler.controller.metrics import Metrics
 from turnout.autoscaler.model import Reason, Step
 from turnout.autoscaler.reporting.decision_log import JobUsage, UsageLine, encode_decisions, encode_usage
@@ -45,7 +45,7 @@ def draw_jobs(rng):
             left -= size * gpus
             queue = "abc"[int(name[1]) % 3]
             jobs.append(
-                seen(job(name, minimum=minimum, maximum=99, replicas=size, gpus=gpus, queue=queue), rows=[0] * size)
+                state_of(job(name, minimum=minimum, maximum=99, replicas=size, gpus=gpus, queue=queue), rows=[0] * size)
             )
     return jobs, left
 

@@ -10,8 +10,8 @@ from turnout.simulator.cluster.controllers import batch_job
 from turnout.simulator.cluster.controllers.batch_job import format_indexes, index_of, parse_indexes
 
 
-def hand(made):
-    return Hand(lambda at: batch_job.reconcile_job(at.job, list(at.pods.values()), at.now_s), made).settle()
+def hand(raw_job):
+    return Hand(lambda at: batch_job.reconcile_job(at.job, list(at.pods.values()), at.now_s), raw_job).settle()
 
 
 def indexes(at):

@@ -78,15 +78,15 @@ ODD = [
 ]  # fmt: skip
 
 
-async def run_honest(made):
+async def run_honest(cluster):
     """Wait until a pod and a job of somebody else have run."""
     asks = {"limits": {"nvidia.com/gpu": "8"}}
     mine = {"name": "m", "image": "i", "command": ["true"], "resources": asks}
-    await made.api.call("POST", PODS, pod("mine", containers=[mine]))
-    await made.api.call("POST", JOBS, {**batch_job(INDEXED), "metadata": {"name": "job"}})
+    await cluster.api.call("POST", PODS, pod("mine", containers=[mine]))
+    await cluster.api.call("POST", JOBS, {**batch_job(INDEXED), "metadata": {"name": "job"}})
     left = {"mine", "job"}
-    async for word, seen in made.api.changes(PODS):
-        now = seen.obj if word != "SYNCED" else {}
+    async for word, change in cluster.api.changes(PODS):
+        now = change.obj if word != "SYNCED" else {}
         if (now.get("status") or {}).get("phase") in ("Running", "Succeeded"):
             left -= {name for name in left if now["metadata"]["name"].startswith(name)}
         if not left:

@@ -35,17 +35,17 @@ class Cluster:
         change = [{"op": "replace", "path": "/spec/tasks/0/replicas", "value": replicas}]
         await self.api.call("PATCH", f"{VOLCANO}/{name}", change, "application/json-patch+json")
 
-    async def until(self, path, seen):
+    async def until(self, path, condition):
         """Everything under a path, by name, once it is as asked for."""
         found = {}
         async with asyncio.timeout(20):
-            async for word, seen_ in self.api.changes(path):
+            async for word, change in self.api.changes(path):
                 if word != "SYNCED":
-                    obj = seen_.obj
+                    obj = change.obj
                     found.pop(obj["metadata"]["name"], None)
                     if word != "DELETED":
                         found[obj["metadata"]["name"]] = obj
-                if seen(found):
+                if condition(found):
                     return found
         raise AssertionError("a watch does not end")
 
@@ -75,8 +75,10 @@ def phase(job):
 
 def refusal(pod):
     """Why its scheduler does not place it."""
-    told = (c for c in pod["status"].get("conditions", ()) if c["type"] == "PodScheduled" and c["status"] == "False")
-    return next((each["message"] for each in told), "")
+    conditions = (
+        c for c in pod["status"].get("conditions", ()) if c["type"] == "PodScheduled" and c["status"] == "False"
+    )
+    return next((each["message"] for each in conditions), "")
 
 
 async def test_an_elastic_job_grows_and_its_highest_pods_go_first(cluster):
@@ -120,8 +122,8 @@ async def test_a_job_of_processes_is_done_when_they_are(cluster):
 
 async def test_an_indexed_job_completes(cluster):
     spec = {"containers": [{"name": "m", "image": "i", "command": ["sh", "-c", "exit $JOB_COMPLETION_INDEX"]}]}
-    told = {"completions": 1, "parallelism": 1, "completionMode": "Indexed"}
-    job = {"metadata": {"name": "g"}, "spec": {**told, "template": {"spec": {**spec, "restartPolicy": "Never"}}}}
+    job_spec = {"completions": 1, "parallelism": 1, "completionMode": "Indexed"}
+    job = {"metadata": {"name": "g"}, "spec": {**job_spec, "template": {"spec": {**spec, "restartPolicy": "Never"}}}}
     await cluster.api.call("POST", BATCH, job)
     jobs = await cluster.until(BATCH, lambda jobs: jobs and jobs["g"].get("status", {}).get("completionTime"))
     assert jobs["g"]["status"]["completedIndexes"] == "0"

@@ -10,12 +10,12 @@ from turnout.simulator.cluster.controllers import pod_group, volcano_job
 GROUPS = volcano_job.GROUPS
 
 
-def hand(made, queued=True):
+def hand(raw_job, queued=True):
     def look(at):
         others = {plural: [at.others[plural]] for plural in ("services", "configmaps") if plural in at.others}
         return volcano_job.reconcile_job(at.job, list(at.pods.values()), at.others.get(GROUPS), at.now_s, others)
 
-    at = Hand(look, made).settle()
+    at = Hand(look, raw_job).settle()
     return let_in(at) if queued else at
 
 
@@ -68,8 +68,12 @@ def test_those_past_the_size_are_named_highest_first():
     at = hand(job(task(replicas=12, minimum=1), minimum=1))
     (only,) = at.job["spec"]["tasks"]
     at.job["spec"]["tasks"] = [{**only, "replicas": 9}]
-    gone = [write.obj["metadata"]["name"] for write in at.look(at).writes if hasattr(write, "obj")]
-    assert [name for name in gone if name.startswith("j-worker")] == ["j-worker-11", "j-worker-10", "j-worker-9"]
+    deleted_names = [write.obj["metadata"]["name"] for write in at.look(at).writes if hasattr(write, "obj")]
+    assert [name for name in deleted_names if name.startswith("j-worker")] == [
+        "j-worker-11",
+        "j-worker-10",
+        "j-worker-9",
+    ]
 
 
 def test_it_runs_when_its_min_runs():
@@ -137,7 +141,7 @@ def test_a_tasks_own_policy_comes_first():
 
 def test_a_pod_told_to_leave_restarts_its_job_until_that_was_too_often():
     at = hand(job(policies=[{"event": "PodEvicted", "action": "RestartJob"}], maxRetry=1))
-    for tried in (1, 2):
+    for restart in (1, 2):
         at.run()
         at.settle()
         pod = at.pods["j-worker-2"]
@@ -146,7 +150,7 @@ def test_a_pod_told_to_leave_restarts_its_job_until_that_was_too_often():
         assert phase(at) == "Restarting"
         del at.pods["j-worker-2"]
         at.settle()
-        assert phase(at) == ("Pending" if tried == 1 else "Failed")
+        assert phase(at) == ("Pending" if restart == 1 else "Failed")
 
 
 def test_plugins_give_names_and_variables():
@@ -184,11 +188,11 @@ def test_what_admission_refuses(changed, why):
 
 
 def test_what_admission_fills_in():
-    made = {
+    raw_job = {
         "spec": {"tasks": [{"replicas": 2, "template": {"spec": {"containers": [{}]}}}], "plugins": {"pytorch": []}}
     }
-    volcano.job_defaults(made)
-    spec = made["spec"]
+    volcano.job_defaults(raw_job)
+    spec = raw_job["spec"]
     assert (spec["queue"], spec["minAvailable"], spec["tasks"][0]["name"]) == ("default", 2, "default0")
     assert "svc" in spec["plugins"]
 
@@ -213,8 +217,8 @@ GROUP = {
 def test_the_phases_of_a_pod_group(phases, free, was, word):
     pods = [{"metadata": {}, "status": {"phase": each}} for each in phases]
     group = {**GROUP, "status": {"phase": was}}
-    told = [
+    group_phases = [
         write.change["status"].get("phase", was)
         for write in pod_group.reconcile_group(group, pods, {"nvidia.com/gpu": free * 1000}).writes
     ]
-    assert (told or [was]) == [word]
+    assert (group_phases or [was]) == [word]

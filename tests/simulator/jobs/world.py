@@ -8,10 +8,10 @@ NOW_S = 1_800_000_000.0
 
 def batch_job(completions=3, parallelism=3, status=None, **spec):
     template = {"metadata": {"labels": {"app": "a"}}, "spec": {"containers": [{"name": "m", "image": "i"}]}}
-    told = {"completions": completions, "parallelism": parallelism, "completionMode": "Indexed", "backoffLimit": 2}
+    job_spec = {"completions": completions, "parallelism": parallelism, "completionMode": "Indexed", "backoffLimit": 2}
     return {
         "metadata": {"name": "j", "namespace": "ns", "uid": "u"},
-        "spec": {**told, "template": template, **spec},
+        "spec": {**job_spec, "template": template, **spec},
         "status": status or {},
     }
 
@@ -25,7 +25,7 @@ def task(name="worker", replicas=3, minimum=None, **more):
 def volcano_job(*tasks, minimum=None, phase="Pending", **spec):
     tasks = tasks or (task(),)
     minimum = sum(each["minAvailable"] for each in tasks) if minimum is None else minimum
-    told = {
+    job_spec = {
         "queue": "default",
         "schedulerName": "volcano",
         "maxRetry": 3,
@@ -34,7 +34,7 @@ def volcano_job(*tasks, minimum=None, phase="Pending", **spec):
     }
     return {
         "metadata": {"name": "j", "namespace": "ns", "uid": "u"},
-        "spec": {**told, **spec},
+        "spec": {**job_spec, **spec},
         "status": {"state": {"phase": phase}, "retryCount": 0},
     }
 
@@ -46,10 +46,10 @@ class Hand:
         self.look, self.job, self.pods, self.others, self.now_s, self.count = look, job, {}, {}, NOW_S, 0
 
     def once(self):
-        looked = self.look(self)
-        for write in looked.writes:
+        outcome = self.look(self)
+        for write in outcome.writes:
             self._do(write)
-        return looked
+        return outcome
 
     def settle(self):
         """Look until nothing is left to write."""

@@ -66,13 +66,13 @@ async def test_its_exit_code_is_that_of_its_command(tmp_path, isolated, script, 
 
 
 @pytest.mark.parametrize("isolated", [True, False], ids=["isolated", "not"])
-@pytest.mark.parametrize("told", [TERM, KILL])
-async def test_whatever_it_started_ends_with_it(tmp_path, mark, fifo, isolated, told):
+@pytest.mark.parametrize("sent_signal", [TERM, KILL])
+async def test_whatever_it_started_ends_with_it(tmp_path, mark, fifo, isolated, sent_signal):
     script = f"trap 'exit 5' TERM; setsid tail -f {mark} & echo up > {fifo}; wait"
     child = await start_container(order(tmp_path, "sh", "-c", script, isolated=isolated), tmp_path / "log")
     assert await asyncio.to_thread(fifo.read_text) == "up\n"
-    child.send_signal(told)
-    assert await child.wait() == (5 if told == TERM else 137)
+    child.send_signal(sent_signal)
+    assert await child.wait() == (5 if sent_signal == TERM else 137)
     assert alive(f"-f\0{mark}") == 0
 
 

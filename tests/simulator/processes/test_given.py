@@ -36,7 +36,7 @@ SOURCES = Sources(
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "expanded"),
     [
         ("$(A)b", "1b"),
         ("$$(A)", "$(A)"),
@@ -46,12 +46,12 @@ SOURCES = Sources(
         ("$(A", "$(A"),
     ],
 )
-def test_words_are_put_in_as_kubernetes_does(text, told):
-    assert expand_variables(text, {"A": "1"}) == told
+def test_words_are_put_in_as_kubernetes_does(text, expanded):
+    assert expand_variables(text, {"A": "1"}) == expanded
 
 
 @pytest.mark.parametrize(
-    ("path", "told"),
+    ("path", "value"),
     [
         ("metadata.name", "a"),
         ("metadata.labels['b']", "2"),
@@ -64,12 +64,12 @@ def test_words_are_put_in_as_kubernetes_does(text, told):
         ("status.hostIP", "10.0.0.1"),
     ],
 )
-def test_a_field_is_read(path, told):
-    assert from_field(POD, path) == told
+def test_a_field_is_read(path, value):
+    assert from_field(POD, path) == value
 
 
 @pytest.mark.parametrize(
-    ("resource", "divisor", "told"),
+    ("resource", "divisor", "value"),
     [
         ("limits.cpu", "0", "2"),
         ("limits.cpu", "1m", "1500"),
@@ -77,8 +77,8 @@ def test_a_field_is_read(path, told):
         ("requests.cpu", "1", "0"),
     ],
 )
-def test_a_resource_is_told_in_whole_units_rounded_up(resource, divisor, told):
-    assert from_resource(POD, MAIN, {"resource": resource, "divisor": divisor}) == told
+def test_a_resource_is_told_in_whole_units_rounded_up(resource, divisor, value):
+    assert from_resource(POD, MAIN, {"resource": resource, "divisor": divisor}) == value
 
 
 def test_an_environment_is_built_in_order():
@@ -180,12 +180,12 @@ def peer(name, ip, ready="True", labels=None, namespace="ns", subdomain="ring"):
 
 
 def service(name="ring", unready=False, **spec):
-    told = {"clusterIP": "None", "selector": {"app": "ring"}, "publishNotReadyAddresses": unready, **spec}
-    return {"metadata": {"name": name, "namespace": "ns"}, "spec": told}
+    spec_fields = {"clusterIP": "None", "selector": {"app": "ring"}, "publishNotReadyAddresses": unready, **spec}
+    return {"metadata": {"name": name, "namespace": "ns"}, "spec": spec_fields}
 
 
 @pytest.mark.parametrize(
-    ("made", "services", "found"),
+    ("pods", "services", "found"),
     [
         pytest.param(peer("b-1", "127.1.0.2"), [service()], True, id="a ready pod of a headless service"),
         pytest.param(peer("b-1", "127.1.0.2", "False"), [service()], False, id="not one that is not ready"),
@@ -196,8 +196,8 @@ def service(name="ring", unready=False, **spec):
         pytest.param(peer("b-1", "127.1.0.2", namespace="o"), [service()], False, id="nor from another namespace"),
     ],
 )
-def test_a_peer_is_found_by_name(made, services, found):
-    text = hosts(peer("b-0", "127.1.0.1"), [made], services)
+def test_a_peer_is_found_by_name(pods, services, found):
+    text = hosts(peer("b-0", "127.1.0.1"), [pods], services)
     assert ("b-1.ring" in text.split()) is found
     assert text.splitlines()[2] == "127.1.0.1 b-0.ring.ns.svc.cluster.local b-0"
 

@@ -51,7 +51,7 @@ def test_init_containers_start_one_after_another_and_then_all_others():
 
 
 @pytest.mark.parametrize(
-    ("policy", "code", "word", "again"),
+    ("policy", "code", "word", "restarts"),
     [
         ("Always", 0, "Running", True),
         ("Always", 1, "Running", True),
@@ -61,18 +61,18 @@ def test_init_containers_start_one_after_another_and_then_all_others():
         ("Never", 1, "Failed", False),
     ],
 )
-def test_the_restart_policy_says_what_an_end_means(policy, code, word, again):
+def test_the_restart_policy_says_what_an_end_means(policy, code, word, restarts):
     life = record_end(start_all(new_lifecycle(pod(policy))), "m", code, 1)
     assert phase(life) == word
-    assert bool(starts_due(life, 1)) is again
-    assert has_ended(life) is not again
+    assert bool(starts_due(life, 1)) is restarts
+    assert has_ended(life) is not restarts
 
 
 def test_a_failed_init_container_fails_a_pod_that_never_restarts():
     life = record_end(start_all(new_lifecycle(pod("Never", inits=("i",)))), "i", 1, 1)
     assert (phase(life), starts_due(life, 99)) == ("Failed", [])
-    again = record_end(start_all(new_lifecycle(pod("OnFailure", inits=("i",)))), "i", 1, 1)
-    assert starts_due(again, 1) == ["i"]
+    second_life = record_end(start_all(new_lifecycle(pod("OnFailure", inits=("i",)))), "i", 1, 1)
+    assert starts_due(second_life, 1) == ["i"]
 
 
 def test_a_failed_init_container_ends_the_sidecars():
@@ -122,10 +122,10 @@ def test_a_second_deletion_only_shortens_the_grace():
 
 def test_sidecars_go_last():
     life = start_all(start_all(new_lifecycle(pod("Never", inits=("side",)))))
-    gone = record_end(life, "m", 0, 5)
-    assert signals_due(gone, 5) == [("side", TERM)]
-    assert phase(gone) == "Running"
-    assert phase(record_end(record_signal(gone, "side", TERM), "side", 143, 6)) == "Succeeded"
+    ended_life = record_end(life, "m", 0, 5)
+    assert signals_due(ended_life, 5) == [("side", TERM)]
+    assert phase(ended_life) == "Running"
+    assert phase(record_end(record_signal(ended_life, "side", TERM), "side", 143, 6)) == "Succeeded"
     leaving = begin_deletion(life, 5, 30)
     assert signals_due(leaving, 5) == [("m", TERM)]
     assert signals_due(record_end(leaving, "m", 143, 6), 6) == [("side", TERM)]

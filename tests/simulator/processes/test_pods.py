@@ -40,13 +40,13 @@ class Pods:
     async def create(self, body):
         return await self.api.call("POST", PODS, body)
 
-    async def until(self, name, seen):
+    async def until(self, name, condition):
         """The pod once it is as asked for."""
         async with asyncio.timeout(20):
             async for word, now in self.api.changes(PODS):
                 if word in ("ADDED", "MODIFIED"):
                     found = now.obj
-                    if found["metadata"]["name"] == name and seen(found):
+                    if found["metadata"]["name"] == name and condition(found):
                         return found
         raise AssertionError("a watch does not end")
 
@@ -82,8 +82,8 @@ class Pods:
                     return
 
     async def log(self, name, **query):
-        asked = "&".join(f"{key}={value}" for key, value in query.items())
-        async with self.made.session.get(f"{self.made.url}{PODS}/{name}/log?{asked}") as answer:
+        parameters = "&".join(f"{key}={value}" for key, value in query.items())
+        async with self.made.session.get(f"{self.made.url}{PODS}/{name}/log?{parameters}") as answer:
             text = await answer.text()
             assert answer.status == 200, text
             return text
@@ -170,13 +170,13 @@ async def test_it_is_given_its_environment_and_files(pods):
 @needs_isolation
 async def test_its_memory_is_its_own_and_its_containers_share_it(pods, tmp_path):
     name = f"turnout-test-{tmp_path.name}"
-    beside = {
+    reader = {
         "name": "beside",
         "image": "i",
         "command": ["sh", "-c", f"until cat /dev/shm/{name}; do sleep 0.01; done"],
     }
     body = pod("a", f"echo hi > /dev/shm/{name}")
-    body["spec"]["containers"].append(beside)
+    body["spec"]["containers"].append(reader)
     await pods.create(body)
     await pods.over("a")
     assert (await pods.log("a", container="beside")).endswith("hi\n")
@@ -300,7 +300,7 @@ async def test_what_it_refers_to_is_waited_for(pods):
 async def test_init_containers_come_first_and_a_sidecar_goes_last(pods):
     shared = [{"name": "w", "mountPath": "/shared"}]
     first = {"name": "first", "image": "i", "command": ["sh", "-c", "echo 1 > /shared/n"], "volumeMounts": shared}
-    beside = {
+    sidecar = {
         "name": "beside",
         "image": "i",
         "command": [
@@ -316,7 +316,7 @@ async def test_init_containers_come_first_and_a_sidecar_goes_last(pods):
         "a",
         script,
         container={"volumeMounts": shared},
-        initContainers=[first, beside],
+        initContainers=[first, sidecar],
         volumes=[{"name": "w", "emptyDir": {}}],
     )
     await pods.create(body)
@@ -348,12 +348,12 @@ async def test_it_is_ready_while_its_probe_is_answered(pods, tmp_path):
     """The folder of its HTTP server has the file that is asked for, then not, then again."""
     file = tmp_path / "readyz"
     script = f"exec {sys.executable} -m http.server 8080 --bind $POD_IP --directory {tmp_path}"
-    asked = {"httpGet": {"path": "/readyz", "port": 8080}, "periodSeconds": 0.05, "failureThreshold": 1}
+    probe = {"httpGet": {"path": "/readyz", "port": 8080}, "periodSeconds": 0.05, "failureThreshold": 1}
     own = {"env": [{"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}]}
-    await pods.create(pod("server", script, container={"readinessProbe": asked, **own}))
+    await pods.create(pod("server", script, container={"readinessProbe": probe, **own}))
     assert not main_of(await pods.runs("server"))["ready"]
-    for there in (True, False, True):
-        (file.touch if there else file.unlink)()
-        found = await pods.until("server", lambda p, there=there: main_of(p)["ready"] is there)
+    for is_answered in (True, False, True):
+        (file.touch if is_answered else file.unlink)()
+        found = await pods.until("server", lambda p, is_answered=is_answered: main_of(p)["ready"] is is_answered)
         (ready,) = (each for each in found["status"]["conditions"] if each["type"] == "Ready")
-        assert ready["status"] == str(there)
+        assert ready["status"] == str(is_answered)

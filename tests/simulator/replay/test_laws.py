@@ -115,9 +115,9 @@ def test_lending_makes_a_queue_busier_and_trainings_shorter():  # VE-02, VE-03
         dice = Random(seed)
         jobs = submissions_of(draw_trace(300, 64, 0.7, dice), JobProperties(elastic=0.5), dice)
         rules = ReplayRules((8,) * 8)
-        beside = Comparison(replay(jobs, rules), replay(jobs, rules, POLICY))
-        assert beside.lent.utilisation > beside.without.utilisation
-        assert beside.lent.mean_took_s < beside.without.mean_took_s
+        comparison = Comparison(replay(jobs, rules), replay(jobs, rules, POLICY))
+        assert comparison.lent.utilisation > comparison.without.utilisation
+        assert comparison.lent.mean_took_s < comparison.without.mean_took_s
 
 
 @pytest.mark.long

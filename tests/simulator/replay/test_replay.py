@@ -24,7 +24,7 @@ TRACE = "job_id,submission_time,duration,num_gpu\nb,50,700,16\na,10,600.5,1\nc,6
 SPEEDS = "global_batch_size,1,2,4\n64,5,9,\n128,0,4.5,8\n256,,,0\n"
 
 
-def told(tape):
+def lines_of(tape):
     return [(ran.started_s, round(ran.ended_s, 3)) for ran in tape.results]
 
 
@@ -38,27 +38,27 @@ def told(tape):
 )
 def test_without_the_autoscaler_jobs_start_at_their_min_in_turn(rules, expected):
     jobs = [job("a", 0, 100, 3), job("b", 1, 100, 4), job("c", 2, 10, 1)]
-    assert told(replay(jobs, rules)) == expected
+    assert lines_of(replay(jobs, rules)) == expected
 
 
 def test_a_job_that_starts_grows_at_once_and_loses_nothing():
     """Alone on 4 GPUs: it runs four times as fast from the beginning."""
     jobs = [job("a", 0, 1000, 1, 4, curve=LINEAR)]
     tape = replay(jobs, ReplayRules((4,)), POLICY)
-    assert told(tape) == [(0, 1000 / 4)]
+    assert lines_of(tape) == [(0, 1000 / 4)]
     assert (tape.results[0].restarts, replay(jobs, ReplayRules((4,))).results[0].ended_s) == (0, 1000)
 
 
 def test_a_job_that_starts_between_two_looks_loses_what_it_ran_till_then():
     jobs = [job("a", 2, 1000, 1, 4, curve=LINEAR)]
-    assert told(replay(jobs, ReplayRules((4,)), POLICY)) == [(2, 5 + 1000 / 4)]
+    assert lines_of(replay(jobs, ReplayRules((4,)), POLICY)) == [(2, 5 + 1000 / 4)]
 
 
 def test_lent_workers_speed_a_job_up_once_settled_and_restarted():
     """From 100 three GPUs are free. They are lent 45 s later; it stands still for 60, and is four times as fast."""
     jobs = [job("b", 0, 100, 3), job("a", 0, 1000, 1, 4, curve=LINEAR)]
     tape = replay(jobs, ReplayRules((4,)), POLICY)
-    assert told(tape) == [(0, 100), (0, 145 + 60 + (1000 - 145) / 4)]
+    assert lines_of(tape) == [(0, 100), (0, 145 + 60 + (1000 - 145) / 4)]
     assert (tape.results[1].restarts, replay(jobs, ReplayRules((4,))).results[1].ended_s) == (1, 1000)
 
 
@@ -73,7 +73,7 @@ def test_workers_that_leave_hold_their_gpus_for_their_grace():
     jobs = [job("a", 0, 4000, 1, 4, curve=LINEAR), job("b", 101, 100, 2)]
     tape = replay(jobs, ReplayRules((4,)), POLICY)
     done_s = 105 * 4 + (705 - 165) * 2
-    assert told(tape) == [(0, 705 + 60 + (4000 - done_s) / 4), (135, 235)]
+    assert lines_of(tape) == [(0, 705 + 60 + (4000 - done_s) / 4), (135, 235)]
     assert (tape.results[0].restarts, tape.results[0].shrinks_for_others, tape.evictions[0].beneficiary) == (2, 1, "b")
 
 
@@ -98,7 +98,7 @@ def test_an_autoscaler_that_does_not_know_a_flat_curve_grows_in_vain():
 def test_the_oracle_pays_for_nothing():
     jobs = [job("a", 0, 1000, 1, 4, curve=LINEAR), job("b", 100, 100, 2)]
     oracle = replay(jobs, ReplayRules((4,), 0, 0, 0), replace(POLICY, restart_s=0.0, cooldown_s=0.0))
-    assert told(oracle) == [(0, 300.0), (100, 200)]
+    assert lines_of(oracle) == [(0, 300.0), (100, 200)]
 
 
 @pytest.mark.parametrize(("all_seen", "leave"), [(False, []), (True, ["behind"])])
@@ -126,17 +126,18 @@ def test_a_bad_submission_cannot_be_built(more):
 def test_two_replays_are_compared_job_by_job():
     jobs = [job("a", 0, 1000, 1, 4, curve=LINEAR), job("b", 101, 100, 2), job("c", 500, 10, 4)]
     rules = ReplayRules((4,))
-    beside = Comparison(replay(jobs, rules), replay(jobs, rules, POLICY))
-    assert beside.delays_s[:2] == [0, 34]
-    assert (beside.late, beside.undisturbed) == (0, pytest.approx(2 / 3))
-    assert beside.faster == pytest.approx(beside.without.mean_took_s / beside.lent.mean_took_s)
-    assert beside.capture(beside.lent) == pytest.approx(1)
-    assert beside.harm == pytest.approx(34 / 150)
-    assert beside.worse == 0
+    comparison = Comparison(replay(jobs, rules), replay(jobs, rules, POLICY))
+    assert comparison.delays_s[:2] == [0, 34]
+    assert (comparison.late, comparison.undisturbed) == (0, pytest.approx(2 / 3))
+    assert comparison.faster == pytest.approx(comparison.without.mean_took_s / comparison.lent.mean_took_s)
+    assert comparison.capture(comparison.lent) == pytest.approx(1)
+    assert comparison.harm == pytest.approx(34 / 150)
+    assert comparison.worse == 0
     later = [
-        replace(ran, ended_s=ran.ended_s + late_s) for ran, late_s in zip(beside.lent.results, (0, 95, 0), strict=True)
+        replace(ran, ended_s=ran.ended_s + late_s)
+        for ran, late_s in zip(comparison.lent.results, (0, 95, 0), strict=True)
     ]
-    assert Comparison(beside.without, replace(beside.lent, results=tuple(later))).worse == pytest.approx(1 / 3)
+    assert Comparison(comparison.without, replace(comparison.lent, results=tuple(later))).worse == pytest.approx(1 / 3)
 
 
 def test_p99():
@@ -159,17 +160,17 @@ def test_speeds_are_read_where_they_were_measured():
 
 def test_rows_become_jobs_of_whole_nodes_with_a_seed():
     properties = JobProperties(elastic=0.5, factor=2, tables=tables_of(SPEEDS))
-    made = submissions_of(rows_of(TRACE) * 10, properties, Random(1))
-    assert made == submissions_of(rows_of(TRACE) * 10, properties, Random(1))
-    assert {(each.at_s, each.gpus, each.minimum) for each in made} == {(0.0, 1, 1), (40.0, 8, 2)}
-    assert {each.maximum // each.minimum for each in made} == {1, 2}
-    assert {each.curve for each in made if each.gpus == 1} == {((1, 5.0), (2, 9.0)), ((2, 4.5), (4, 8.0))}
+    submissions = submissions_of(rows_of(TRACE) * 10, properties, Random(1))
+    assert submissions == submissions_of(rows_of(TRACE) * 10, properties, Random(1))
+    assert {(each.at_s, each.gpus, each.minimum) for each in submissions} == {(0.0, 1, 1), (40.0, 8, 2)}
+    assert {each.maximum // each.minimum for each in submissions} == {1, 2}
+    assert {each.curve for each in submissions if each.gpus == 1} == {((1, 5.0), (2, 9.0)), ((2, 4.5), (4, 8.0))}
 
 
 def test_a_drawn_stream_asks_for_its_load():
     rows = draw_trace(500, 64, 0.7, Random(3))
-    asked = sum(row.gpus * row.took_s for row in rows)
-    assert 0.65 < asked / (64 * (rows[-1].at_s - rows[0].at_s)) < 0.75
+    gpu_seconds = sum(row.gpus * row.took_s for row in rows)
+    assert 0.65 < gpu_seconds / (64 * (rows[-1].at_s - rows[0].at_s)) < 0.75
     assert [row.at_s for row in rows] == sorted(row.at_s for row in rows)
     assert max(row.gpus for row in rows) <= 32
 

@@ -40,22 +40,22 @@ class Eyes:
         self.could_start = {}
 
     def __call__(self, world):
-        held = [0] * len(self.rules.nodes)
+        busy_gpus = [0] * len(self.rules.nodes)
         for life in world.running.values():
-            told = life.submission
-            assert told.minimum <= life.staying_workers <= told.maximum, (
-                f"{told.name} has {life.staying_workers} workers"
+            submission = life.submission
+            assert submission.minimum <= life.staying_workers <= submission.maximum, (
+                f"{submission.name} has {life.staying_workers} workers"
             )
             for pod in life.pods:
                 if pod.row is None:
                     homeless_s = world.now_s - pod.since_s
                     most_s = POLICY.pending_s + 2 * self.rules.tick_s if self.mixed else -1
                     assert homeless_s <= most_s + SOON, (
-                        f"{told.name} has had a worker without a node for {homeless_s} s"
+                        f"{submission.name} has had a worker without a node for {homeless_s} s"
                     )
                 else:
-                    held[pod.row] += told.gpus
-        assert all(mine <= offered for mine, offered in zip(held, self.rules.nodes, strict=True)), held
+                    busy_gpus[pod.row] += submission.gpus
+        assert all(mine <= offered for mine, offered in zip(busy_gpus, self.rules.nodes, strict=True)), busy_gpus
         if not self.mixed:
             self._nobody_is_kept_waiting(world)
 
