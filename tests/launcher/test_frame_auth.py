@@ -22,9 +22,9 @@ def sealed(auth, sent):
 
 
 @given(bodies, bodies)
-def test_both_ends_read_what_the_other_sent(asked, answered):
+def test_both_ends_read_what_the_other_sent(requests, answered):
     caller, listener = ends()
-    assert [listener.open(each) for each in sealed(caller, asked)] == asked
+    assert [listener.open(each) for each in sealed(caller, requests)] == requests
     assert [caller.open(each) for each in sealed(listener, answered)] == answered
 
 

@@ -41,7 +41,7 @@ async def all_of(stream):
 
 
 @pytest.mark.parametrize(
-    ("made", "sent"),
+    ("encoded", "sent"),
     [
         pytest.param(frame(b"body"), b"\0\0\0\4body", id="a length, big endian, and the body"),
         pytest.param(frame(b"x" * 258)[:5], b"\0\0\1\2x", id="a length of more than one byte"),
@@ -64,8 +64,8 @@ async def all_of(stream):
         ),
     ],
 )
-def test_what_a_frame_looks_like(made, sent):
-    assert made == sent
+def test_what_a_frame_looks_like(encoded, sent):
+    assert encoded == sent
 
 
 @pytest.mark.parametrize(
@@ -98,11 +98,11 @@ def test_whole_bodies_are_cut_from_pieces_of_any_size_and_the_rest_kept(bodies, 
 
 @given(bodies=bodies, left=st.integers(1, 15))
 def test_all_who_read_cut_alike(bodies, left):
-    whole = b"".join(map(frame, bodies))
-    file = io.BytesIO(whole)
+    stream = b"".join(map(frame, bodies))
+    file = io.BytesIO(stream)
     assert [read_frame(file.read, MAX) for _ in range(len(bodies) + 1)] == [*bodies, None]
-    assert asyncio.run(all_of(whole)) == (bodies, asyncio.IncompleteReadError)
-    assert asyncio.run(all_of(whole + frame(b"more to come")[:left])) == (bodies, asyncio.IncompleteReadError)
+    assert asyncio.run(all_of(stream)) == (bodies, asyncio.IncompleteReadError)
+    assert asyncio.run(all_of(stream + frame(b"more to come")[:left])) == (bodies, asyncio.IncompleteReadError)
 
 
 @pytest.mark.parametrize(

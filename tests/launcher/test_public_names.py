@@ -19,13 +19,13 @@ def described(name):
     if inspect.isclass(found) and issubclass(found, Enum):
         yield f"{name}: {', '.join(found.__members__)}"
         return
-    yield f"{name}{_called(found)}"
+    yield f"{name}{_signature(found)}"
     for member, value in sorted(vars(found).items()) if inspect.isclass(found) else ():
         if not member.startswith("_") and (inspect.isfunction(value) or isinstance(value, classmethod | staticmethod)):
-            yield f"{name}.{member}{_called(getattr(found, member))}"
+            yield f"{name}.{member}{_signature(getattr(found, member))}"
 
 
-def _called(found):
+def _signature(found):
     try:
         return str(inspect.signature(found))
     except ValueError:

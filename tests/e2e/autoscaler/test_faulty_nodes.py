@@ -98,7 +98,7 @@ async def checks(stage, crew, pod, folder):
     own = {"POD_NAMESPACE": "default", "POD_NAME": meta["name"], "POD_UID": meta["uid"]}
     agent = crew.start("w0", env={"KUBECONFIG": str(config), "NODE_NAME": pod["spec"]["nodeName"], **own})
     assert await asyncio.to_thread(agent.code, 120) == 138, agent.log.read_text()
-    assert [each["found"] for each in agent.told("verdict_written")] == ["faulty"], agent.log.read_text()
+    assert [each["found"] for each in agent.entries("verdict_written")] == ["faulty"], agent.log.read_text()
 
 
 async def wait_until_free(stage, node):

@@ -16,9 +16,9 @@ def crew(tmp_path, request):
     numbers = count()
 
     def make(*args, **more) -> Crew:
-        made = Crew(tmp_path / f"crew{next(numbers)}", *args, **more)
-        request.addfinalizer(made.end)
-        return made
+        new_crew = Crew(tmp_path / f"crew{next(numbers)}", *args, **more)
+        request.addfinalizer(new_crew.end)
+        return new_crew
 
     return make
 
@@ -28,8 +28,8 @@ def hosts(request):
     """Makes hosts, which end with the test."""
 
     def make(size):
-        made = Hosts(size)
-        request.addfinalizer(made.end)
-        return made
+        new_hosts = Hosts(size)
+        request.addfinalizer(new_hosts.end)
+        return new_hosts
 
     return make

@@ -111,14 +111,14 @@ class Agent:
         events = (line[line.index('{"time"') :] for line in lines if '{"time"' in line and line.endswith("}"))
         return [json.loads(event) for event in events]
 
-    def told(self, event: str) -> list[dict]:
+    def entries(self, event: str) -> list[dict]:
         return [each for each in self.events if each["event"] == event]
 
     def until(self, event: str, seconds=SECONDS, **fields) -> dict:
         """The first line of the log with this event and these fields."""
 
         def look():
-            return next((each for each in self.told(event) if fields.items() <= each.items()), None)
+            return next((each for each in self.entries(event) if fields.items() <= each.items()), None)
 
         return until(look, lambda: f"{self.name} says {event} {fields}\n{self.log.read_text()}", seconds)
 
@@ -140,7 +140,7 @@ class Agent:
     @property
     def leads(self) -> bool:
         """True if this agent coordinates, as far as it has said."""
-        return bool(self.told("coordinator_begun"))
+        return bool(self.entries("coordinator_begun"))
 
 
 class Crew:
@@ -205,13 +205,13 @@ class Crew:
         """The first world after that round with so many ranks of which every one has begun."""
 
         def look():
-            whole = [lives for round_, lives in self.worlds().items() if round_ > after]
-            return next((lives for lives in whole if [life.rank for life in lives] == list(range(size))
+            complete = [lives for round_, lives in self.worlds().items() if round_ > after]
+            return next((lives for lives in complete if [life.rank for life in lives] == list(range(size))
                          and all(life.world == size for life in lives)), None)  # fmt: skip
 
-        return until(look, lambda: f"a world of {size} after round {after}\n{self.told()}", seconds)
+        return until(look, lambda: f"a world of {size} after round {after}\n{self.log_text()}", seconds)
 
-    def told(self) -> str:
+    def log_text(self) -> str:
         """Everything that was logged, for a test that fails."""
         lives = "\n".join(
             f"{life.name} round {life.round} rank {life.rank}/{life.world} {life.began_s:.3f}..{life.alive_s:.3f}"
@@ -230,7 +230,7 @@ class Crew:
         try:
             return [agent.code() for agent in agents or self.agents]
         except AssertionError as error:
-            raise AssertionError(f"{error}\n{self.told()}") from None
+            raise AssertionError(f"{error}\n{self.log_text()}") from None
 
     def check_one_world(self, over=max) -> None:
         """No two rounds ever trained at once, and no rank was given twice in one round.
@@ -241,10 +241,10 @@ class Crew:
         last = None
         for round_, lives in self.worlds().items():
             ranks = [life.rank for life in lives]
-            assert len(ranks) == len(set(ranks)), f"round {round_} has ranks {ranks}\n{self.told()}"
-            assert len({life.world for life in lives}) == 1, self.told()
+            assert len(ranks) == len(set(ranks)), f"round {round_} has ranks {ranks}\n{self.log_text()}"
+            assert len({life.world for life in lives}) == 1, self.log_text()
             began_s = min(life.began_s for life in lives)
-            assert last is None or last[1] <= began_s, f"rounds {last[0]} and {round_} overlap\n{self.told()}"
+            assert last is None or last[1] <= began_s, f"rounds {last[0]} and {round_} overlap\n{self.log_text()}"
             last = (round_, over(life.alive_s for life in lives))
 
     def end(self) -> None:

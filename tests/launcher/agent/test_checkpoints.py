@@ -41,7 +41,7 @@ def started(job, round_, ranks):
     """The step after which every rank of that round began, once all have; it is one. And what was said of memory."""
     found = until(
         lambda: len(them := [each for each in lines(job, "starts") if each["round"] == round_]) == ranks and them,
-        job.told,
+        job.log_text,
     )
     assert len({(each["step"], each["restore"]) for each in found}) == 1, found
     return found[0]["step"], found[0]["restore"]
@@ -51,10 +51,12 @@ def saved(job, step, round_=0, ranks=2):
     """Wait until so many ranks have saved this step, or a later one, in this round or a later one."""
 
     def look():
-        there = {each["rank"] for each in lines(job, "saved") if each["step"] >= step and each["round"] >= round_}
-        return len(there) == ranks
+        ranks_that_saved = {
+            each["rank"] for each in lines(job, "saved") if each["step"] >= step and each["round"] >= round_
+        }
+        return len(ranks_that_saved) == ranks
 
-    until(look, job.told)
+    until(look, job.log_text)
 
 
 def newest(job):
@@ -85,7 +87,7 @@ def check_nothing_lost(job, ranks):
     for round_ in sorted(starts):
         (step,) = starts[round_]
         assert min(minimum) <= step <= min(maximum), (
-            f"round {round_} began after {step}: {minimum}, {maximum}\n{job.told()}"
+            f"round {round_} began after {step}: {minimum}, {maximum}\n{job.log_text()}"
         )
         minimum = [max(done[round_, rank], default=step) for rank in range(ranks)]
         maximum = [max(begun[round_, rank], default=step) for rank in range(ranks)]
@@ -104,18 +106,18 @@ def left(job):
 def kills(job, number, seed, seconds):
     """Each of so many rounds ends by a kill; the next one finishes."""
     agent = job.start("w0", arguments=(f"kills={number},{seed}", "disk=7"))
-    until(lambda: (job.folder / f"pace-{number + 1}").exists(), job.told, seconds)
+    until(lambda: (job.folder / f"pace-{number + 1}").exists(), job.log_text, seconds)
     job.finish()
     assert job.codes(agent) == [0]
-    told = lines(job, "kills")
-    assert len(told) == number
-    assert {each["moment"] for each in told} == set(MOMENTS)
+    kill_records = lines(job, "kills")
+    assert len(kill_records) == number
+    assert {each["moment"] for each in kill_records} == set(MOMENTS)
     assert not lines(job, "broken"), "memory that was agreed on is there, and whole"
     gone_on_from = {step for step in check_nothing_lost(job, 2).values() if step >= 0}
     stored = {step for step in gone_on_from if committed(job, step)}
     # On a busy machine storage is slower than saves to it: then one may give its place to newer ones, which is told.
     overtaken = {int(step) for step in re.findall(r"save_overtaken step=(\d+)", agent.log.read_text())}
-    assert gone_on_from <= stored | overtaken, (gone_on_from - stored, overtaken, job.told())
+    assert gone_on_from <= stored | overtaken, (gone_on_from - stored, overtaken, job.log_text())
     assert stored
     assert left(job) == []
 
@@ -170,7 +172,7 @@ def test_an_agent_is_killed_and_comes_back(job, tmp_path, victim, empty):
     job = job("2", "--max-restarts", "9")
     agents = {agent.name: agent for agent in gathered(job, 2, "disk=10")}
     saved(job, 12)
-    until(lambda: committed(job, 10), job.told)
+    until(lambda: committed(job, 10), job.log_text)
     agents[victim].kill()
     env = {}
     if empty:
@@ -208,26 +210,26 @@ def test_who_comes_back_after_the_others_have_trained_on_and_ended(job, size, di
     for agent in lost:
         agent.kill()
     job.world(1)
-    held = max(each["step"] for each in lines(job, "begun") if each["name"] != "w0")
-    newer = (held // 5 + 2) * 5
+    newest_step = max(each["step"] for each in lines(job, "begun") if each["name"] != "w0")
+    newer = (newest_step // 5 + 2) * 5
     saved(job, newer, ranks=1, round_=newest(job))
-    until(lambda: committed(job, newer) or disk > newer, job.told)
+    until(lambda: committed(job, newer) or disk > newer, job.log_text)
     job.finish()
     assert job.codes(first) == [0]
     last = newest(job)
     back = [job.start(agent.name, "--wanted", str(size - 1), arguments=words) for agent in lost]
     step, restore = started(job, newest_round(job, last + 1), size - 1)
-    outdated = [each for agent in back for each in agent.told("memory_outdated")]
+    outdated = [each for agent in back for each in agent.entries("memory_outdated")]
     if disk > newer and restore >= 0:
-        assert held - 1 <= step == restore <= held
+        assert newest_step - 1 <= step == restore <= newest_step
         assert not outdated
     elif disk > newer:  # the one who stayed had sealed a step more, and wrote it to storage when it lost the others
-        assert step == held
-        assert [(each["stored"], each["step"]) for each in outdated] == [(held, held - 1)]
+        assert step == newest_step
+        assert [(each["stored"], each["step"]) for each in outdated] == [(newest_step, newest_step - 1)]
     else:
         assert step >= newer
         assert restore == -1
-        assert {(each["stored"], each["step"] <= held) for each in outdated} == {(step, True)}
+        assert {(each["stored"], each["step"] <= newest_step) for each in outdated} == {(step, True)}
         assert len(outdated) == size - 1
         assert {each["stored"] for each in lines(job, "starts") if each["round"] > last} == {step}
     assert job.codes(*back) == [0] * (size - 1)
@@ -243,21 +245,21 @@ def test_who_has_other_ranks_now_gets_the_shards_of_these(job):
     """
     job = job("2", "--max-restarts", "9")
 
-    def standing(leaves):
+    def ranks_by_path(leaves):
         return [job.start(name, "--path", f"spine/{leaf}", arguments=("disk=5",)) for name, leaf in leaves.items()]
 
-    agents = standing({"w0": "a", "w1": "b"})
+    agents = ranks_by_path({"w0": "a", "w1": "b"})
     saved(job, 12)
     before = {life.name: life.rank for life in job.lives()}
     for agent in agents:
         agent.kill()
     until(lambda: not any(running(life.pid) for life in job.lives()), "training ends with its agents")
-    back = standing({"w0": "b", "w1": "a"})
+    back = ranks_by_path({"w0": "b", "w1": "a"})
     step, restore = started(job, newest_round(job, 2), 2)
     after = {life.name: life.rank for life in job.lives()[-2:]}
     assert (before, after) == ({"w0": 0, "w1": 1}, {"w0": 1, "w1": 0})
     assert step == restore >= 10
-    assert all(f"step_fetched step={step}" in agent.log.read_text() for agent in back), job.told()
+    assert all(f"step_fetched step={step}" in agent.log.read_text() for agent in back), job.log_text()
     assert not lines(job, "broken"), "a rank has been given what is not its own"
     job.finish()
     assert job.codes(*back) == [0, 0]
@@ -268,15 +270,15 @@ def all_started(job, ranks):
 
     def look():
         begun = Counter(each["round"] for each in lines(job, "starts") if each["round"] > 1)
-        return min((round_ for round_, there in begun.items() if there == ranks), default=0)
+        return min((round_ for round_, ranks_begun in begun.items() if ranks_begun == ranks), default=0)
 
-    return started(job, until(look, job.told), ranks)
+    return started(job, until(look, job.log_text), ranks)
 
 
 def newest_round(job, after):
     """The first round from that one on in which somebody trains."""
     return until(
-        lambda: min((each["round"] for each in lines(job, "starts") if each["round"] >= after), default=0), job.told
+        lambda: min((each["round"] for each in lines(job, "starts") if each["round"] >= after), default=0), job.log_text
     )
 
 
@@ -311,7 +313,7 @@ def test_what_was_saved_is_in_storage_when_a_drained_agent_has_ended(job, size):
     assert job.codes(*agents) == [143] * size
     assert time.monotonic() - began_s < 20
     (stop,) = {each["step"] for each in lines(job, "stops")}
-    assert committed(job, stop), job.told()
+    assert committed(job, stop), job.log_text()
     assert len(arenas(job)) == size, "who comes next may have it from memory"
 
 
@@ -344,7 +346,7 @@ def test_when_a_job_fails_the_newest_step_sealed_by_all_is_in_storage(job, size)
     agents = gathered(job, size, "disk=0", "fails=7")
     assert job.codes(*agents) == [1] * size
     assert max(each["step"] for each in lines(job, "saved") if each["rank"] == 1) == 7
-    assert committed(job, 6), job.told()
+    assert committed(job, 6), job.log_text()
     assert not committed(job, 7)
 
 
@@ -427,7 +429,7 @@ def test_memory_that_changed(job, when):
     back = [job.start(name, arguments=("disk=3",)) for name in names]
     step, restore = all_started(job, 2)  # where it is found broken only now, a round ends for it
     assert 3 <= step == restore < broken or (restore == -1 and step >= 3 and step % 3 == 0)
-    assert any(f"memory_corrupt step={broken}" in agent.log.read_text() for agent in job.agents), job.told()
+    assert any(f"memory_corrupt step={broken}" in agent.log.read_text() for agent in job.agents), job.log_text()
     job.finish()
     assert job.codes(*back, *([] if len(back) == 2 else agents[:1])) == [0, 0]
 

@@ -45,7 +45,7 @@ def test_a_worker_that_is_alone_leaves_its_given_port_to_its_processes(crew):
     )
     options = ("--no-fork", "--nnodes=1", "--max-restarts=1", f"--master-port={port}")
     agent = job.start("w0", argv=(*RUN, *options, str(script), str(port)), env={"POD_IP": "192.0.2.1"})
-    assert agent.code() == 0, job.told()
+    assert agent.code() == 0, job.log_text()
     assert agent.out.read_text() == f"127.0.0.1 {port}\n" * 2
 
 
@@ -98,8 +98,8 @@ def test_nobody_gives_an_address(crew, hosts):
     assert job.codes(*agents) == [0, 0]
     for agent in agents:
         assert "127.0.0.1:29400" in agent.until("noted", word="no address")["detail"]
-    waited = [told for agent in agents for told in agent.told("round_waits")]
-    assert {(told["at"], told["wanted"]) for told in waited} == {("127.0.0.1:29400", 2)}
+    waited = [entry for agent in agents for entry in agent.entries("round_waits")]
+    assert {(entry["at"], entry["wanted"]) for entry in waited} == {("127.0.0.1:29400", 2)}
     assert len({(life.env["MASTER_ADDR"], life.env["MASTER_PORT"]) for life in world}) == 1
 
 
@@ -121,7 +121,7 @@ def test_the_budget_is_spent(crew):
     job = crew("2", "--max-restarts", "2")
     agents = [job.start(f"w{at}", arguments=("fail",)) for at in range(2)]
     assert job.codes() == [1, 1]
-    assert {agent.told("agent_ended")[0]["reason"] for agent in agents} == {"budget_spent"}
+    assert {agent.entries("agent_ended")[0]["reason"] for agent in agents} == {"budget_spent"}
     assert [lives[0].restarts for lives in job.worlds().values()] == [0, 1, 2]
 
 

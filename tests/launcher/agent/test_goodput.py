@@ -24,13 +24,13 @@ def reached(job, step, round_=0):
         lambda: any(
             each["step"] >= step and each["round"] >= round_ and each["rank"] == 0 for each in lines(job, "steps")
         ),
-        job.told,
+        job.log_text,
     )
 
 
 def totals(job):
     """The last totals that any agent has logged."""
-    found = [each for agent in job.agents for each in agent.told("goodput")]
+    found = [each for agent in job.agents for each in agent.entries("goodput")]
     return max(found, key=lambda each: each["wall_s"])
 
 
@@ -45,10 +45,10 @@ def check_sum(job, start):
     start: of `gather`. Both ends of the wall time are moments between two lines of the log.
     """
     for agent in job.agents:
-        for line in agent.told("goodput"):
+        for line in agent.entries("goodput"):
             assert sum(kinds(line).values()) + line["undecided_s"] == pytest.approx(line["wall_s"], rel=0.001)
     last = totals(job)
-    done = max(each["time"] for agent in job.agents for each in agent.told("processes_done"))
+    done = max(each["time"] for agent in job.agents for each in agent.entries("processes_done"))
     shortest_s, longest_s = seconds(done) - start[1], seconds(last["time"]) - start[0]
     assert 0.999 * shortest_s - 0.001 <= last["wall_s"] <= 1.001 * longest_s + 0.001
 
@@ -171,7 +171,7 @@ def test_the_totals_outlive_all_agents(crew, tmp_path, number):
     job = crew("1:2", "--last-call-s", "30", "--round-dir", str(rounds))
     agents, begun = gather(job, 2, "steps", "saves")
     reached(job, 90)  # it saves no step after 50
-    until(lambda: '"step":-1' not in stored_totals(rounds) and stored_totals(rounds), job.told)
+    until(lambda: '"step":-1' not in stored_totals(rounds) and stored_totals(rounds), job.log_text)
     for agent in agents:
         agent.signal(number)
     codes = [agent.code() for agent in agents]
@@ -183,11 +183,11 @@ def test_the_totals_outlive_all_agents(crew, tmp_path, number):
     assert job.codes(*new_agents) == [0, 0], codes
     last = totals(job)
     assert {"startup", "productive", "recovery", "reinit"} <= kinds(last).keys(), last
-    began = next(line for agent in new_agents for line in agent.told("coordinator_begun"))
+    began = next(line for agent in new_agents for line in agent.entries("coordinator_begun"))
     assert kinds(last)["recovery"] > seconds(began["time"]) - ended_s - 0.001  # the log's times are milliseconds
     assert ("wasted" in kinds(last)) == (number == signal.SIGKILL), last  # a stop step is saved
     check_sum(job, begun)
-    until(lambda: not stored_totals(rounds), job.told)  # the job is done: its next run starts from 0
+    until(lambda: not stored_totals(rounds), job.log_text)  # the job is done: its next run starts from 0
 
 
 def test_stored_totals_that_cannot_be_read_do_not_stop_the_job(crew, tmp_path):
@@ -198,5 +198,5 @@ def test_stored_totals_that_cannot_be_read_do_not_stop_the_job(crew, tmp_path):
     _, begun = gather(job, 1)
     job.finish()
     assert job.codes() == [0]
-    assert len(job.agents[0].told("totals_unreadable")) == 1
+    assert len(job.agents[0].entries("totals_unreadable")) == 1
     check_sum(job, begun)

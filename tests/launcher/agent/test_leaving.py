@@ -18,7 +18,7 @@ BIN = Path(sys.executable).parent
 
 def reached(job, step, round_=0):
     """Wait until a rank is that far, in that round or a later one."""
-    until(lambda: any(each["step"] >= step and each["round"] >= round_ for each in lines(job, "steps")), job.told)
+    until(lambda: any(each["step"] >= step and each["round"] >= round_ for each in lines(job, "steps")), job.log_text)
 
 
 def check_steps(job):
@@ -29,7 +29,7 @@ def check_steps(job):
     before = -1
     for round_ in sorted({each["round"] for each in done})[:-1]:
         ends = {each["step"] for each in stops if each["round"] == round_}
-        assert len(ends) == 1, f"round {round_} stopped at {ends}\n{job.told()}"
+        assert len(ends) == 1, f"round {round_} stopped at {ends}\n{job.log_text()}"
         for rank in {each["rank"] for each in done if each["round"] == round_}:
             steps = [each["step"] for each in done if (each["round"], each["rank"]) == (round_, rank)]
             assert steps == list(range(before + 1, ends.copy().pop() + 1)), (round_, rank, steps)
@@ -54,7 +54,7 @@ def test_all_stop_after_the_same_step(crew, who):
     first = job.world(4)
     reached(job, 20)
     # A rank begins behind what rank 0 has saved: one that is late must not find what it saved at the stop.
-    until(lambda: len({each["rank"] for each in lines(job, "steps")}) == 4, job.told)
+    until(lambda: len({each["rank"] for each in lines(job, "steps")}) == 4, job.log_text)
     for at in LEAVERS[who]:
         agents[at].signal(signal.SIGTERM)
     leavers = [agents[at] for at in LEAVERS[who]]
@@ -65,11 +65,11 @@ def test_all_stop_after_the_same_step(crew, who):
     job.finish()
     assert job.codes(*left) == [0] * len(left)
     assert len(lines(job, "stops")) >= 4
-    assert not any(agent.told("stop_step_missed") for agent in agents)
+    assert not any(agent.entries("stop_step_missed") for agent in agents)
     check_steps(job)
     job.check_one_world()
     if len(leavers) == 1:
-        assert len(job.worlds()) == 2, job.told()
+        assert len(job.worlds()) == 2, job.log_text()
 
 
 @pytest.mark.slow
@@ -171,7 +171,7 @@ def test_bash_that_stays_the_first_process(crew):
     job.finish()
     assert agent.code() == 0
     assert not lines(job, "hooks")
-    assert not agent.told("leave_asked")
+    assert not agent.entries("leave_asked")
 
 
 def in_container(job, line):

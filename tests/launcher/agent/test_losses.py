@@ -71,7 +71,7 @@ def kills_in_training(job, kind, size, victims):
         assert job.codes(*left) == [0] * len(left)
     else:
         assert job.codes(*left) == [1] * len(left)
-        assert all(agent.told("agent_ended")[0]["reason"] == "no_arbiter" for agent in left), job.told()
+        assert all(agent.entries("agent_ended")[0]["reason"] == "no_arbiter" for agent in left), job.log_text()
         assert max(job.worlds()) == round_
     job.check_one_world()
 
@@ -158,7 +158,7 @@ def test_who_comes_back_after_two_seconds_is_soon_in_a_round(crew, nnodes, victi
     job.finish()
     assert job.codes(*agents) == [0] * size
     job.check_one_world()
-    assert took_s <= within_s, job.told()
+    assert took_s <= within_s, job.log_text()
 
 
 @pytest.mark.slow

@@ -31,7 +31,7 @@ def copied(job, step, ranks, round_=0):
         found = [each for each in lines(job, "copied") if each["step"] >= step and each["round"] >= round_]
         return len({each["rank"] for each in found}) == ranks
 
-    until(look, job.told)
+    until(look, job.log_text)
 
 
 def stored(job):
@@ -48,10 +48,10 @@ def lose(job, agent):
     shutil.rmtree(job.memory_of(agent.name))
 
 
-def whole(job, name):
+def newest_copy(job, name):
     """A step of which all copies are there: the last but one that this worker has told, since it copied another one."""
-    told = [each for each in lines(job, "copied") if each["name"] == name]
-    return sorted(each["step"] for each in told if each["round"] == told[-1]["round"])[-2]
+    records = [each for each in lines(job, "copied") if each["name"] == name]
+    return sorted(each["step"] for each in records if each["round"] == records[-1]["round"])[-2]
 
 
 @pytest.mark.contract("CS-19")
@@ -65,7 +65,7 @@ def test_workers_are_lost_with_their_memory(job):
     copied(job, 5, ranks=3)
     assert not stored(job)
     for round_, victim in enumerate(("w2", "w0"), 2):
-        minimum = whole(job, victim)
+        minimum = newest_copy(job, victim)
         lose(job, agents[victim])
         agents[victim] = job.start(victim, arguments=("disk=0", "replicas=1"))
         step, restore = started(job, round_, 3)
@@ -85,9 +85,9 @@ def test_a_copy_that_is_broken_when_it_is_needed(job):
     job = job("2", "--max-restarts", "0")
     agents = {agent.name: agent for agent in gathered(job, 2, "disk=3", "replicas=1")}
     copied(job, 8, ranks=2)
-    until(lambda: committed(job, 3), job.told)
+    until(lambda: committed(job, 3), job.log_text)
     lose(job, agents["w1"])
-    until(lambda: waits_again(agents["w0"]), job.told)
+    until(lambda: waits_again(agents["w0"]), job.log_text)
     for path in arenas(job):
         if (arena := Arena.open(path)).identity.owner:
             break_all(arena)
@@ -105,8 +105,8 @@ def test_a_copy_that_is_broken_when_it_is_needed(job):
 
 def waits_again(agent):
     """True if this coordinator has ended a round, and has heard what all that are left hold."""
-    told = [each["event"] for each in agent.events if each["event"] in ("round_ended", "round_waits")]
-    return told[-2:] == ["round_ended", "round_waits"]
+    events = [each["event"] for each in agent.events if each["event"] in ("round_ended", "round_waits")]
+    return events[-2:] == ["round_ended", "round_waits"]
 
 
 def break_all(arena):
@@ -117,7 +117,7 @@ def break_all(arena):
             os.pwrite(arena.file, bytes([os.pread(arena.file, 1, at)[0] ^ 1]), at)
 
 
-def kept(job):
+def replica_files(job):
     """The newest step that is kept whole for each worker by another one."""
     steps = {}
     for path in arenas(job):
@@ -144,18 +144,18 @@ def test_replica_count_of_flash_checkpoint(crew, tmp_path, kind, size):
     agents[0].until("coordinator_begun")
     agents += [job.start(f"w{at}", **options) for at in range(1, size)]
     if kind == "fsdp":
-        until(lambda: len(steps := kept(job)) == size and min(steps.values()) >= 5, job.told)
+        until(lambda: len(steps := replica_files(job)) == size and min(steps.values()) >= 5, job.log_text)
     else:
-        until(lambda: len(lines(job, "log")) > 20, job.told)
+        until(lambda: len(lines(job, "log")) > 20, job.log_text)
     lose(job, agents[1])
     agents[1] = job.start("w1", **options)
-    again = until(lambda: (found := starts(job)) and len(found) == 2 * size and found[size:], job.told)
-    (step,) = {each["step"] for each in again}
+    second_start = until(lambda: (found := starts(job)) and len(found) == 2 * size and found[size:], job.log_text)
+    (step,) = {each["step"] for each in second_start}
     assert step >= 5
     saved = {each["rank"]: each["bits"] for each in lines(job, "log") if each["at"] == "saves" and each["step"] == step}
     if kind == "ddp":  # who is killed may not have said any more what all have alike
         saved |= dict.fromkeys(range(size), saved[0])
-    assert {each["rank"]: each["bits"] for each in again} == saved
+    assert {each["rank"]: each["bits"] for each in second_start} == saved
     assert f"step_fetched step={step}" in agents[1].log.read_text()
     job.finish()
     assert job.codes(*agents) == [0] * size
@@ -179,11 +179,13 @@ def test_workers_are_lost_again_and_again(job, seed):
     last = 1
     for _ in range(10):
         copied(job, 0, 3, last)
-        until(lambda since=last: len([each for each in lines(job, "copied") if each["round"] == since]) > 9, job.told)
+        until(
+            lambda since=last: len([each for each in lines(job, "copied") if each["round"] == since]) > 9, job.log_text
+        )
         victim, moment = dice.choice(sorted(agents)), dice.choice(MOMENTS)
         if moment == "in mid-copy":
-            until(lambda: any(map(writes, arenas(job))), job.told)
-        minimum = whole(job, victim)
+            until(lambda: any(map(writes, arenas(job))), job.log_text)
+        minimum = newest_copy(job, victim)
         lose(job, agents[victim])
         agents[victim] = job.start(victim, arguments=("disk=0", "replicas=1", f"bytes={4 << 20}"))
         last = newest_round(job, last + 1)

@@ -53,8 +53,8 @@ def test_a_worker_that_is_stopped_and_resumed(crew, at, back):
     frozen(job, stopped, signal.SIGCONT)
     until(lambda: not running(old[stopped.name].pid), "what was stopped ends", LIMIT_S + SLACK_S)
     if back:
-        whole = job.world(3, after=small[0].round, seconds=BACK_S)
-        assert {life.restarts for life in whole} == {0}
+        full_world = job.world(3, after=small[0].round, seconds=BACK_S)
+        assert {life.restarts for life in full_world} == {0}
     job.finish()
     assert job.codes(*(agents if back else others)) == [0] * (2 + back)
 
@@ -76,7 +76,7 @@ def test_a_host_that_falls_silent(crew, hosts, tmp_path, at, back):
     began_s = time.monotonic()
     net.cut(at + 1)
     cut, others = agents[at], [agent for agent in agents if agent is not agents[at]]
-    until(lambda: not running(old[cut.name].pid), job.told, LIMIT_S + SLACK_S)
+    until(lambda: not running(old[cut.name].pid), job.log_text, LIMIT_S + SLACK_S)
     small = job.world(2, after=1)
     print(f"cut off: the new world began after {min(life.began_s for life in small) - began_s:.2f} s")
     assert {life.name for life in small} == {agent.name for agent in others}

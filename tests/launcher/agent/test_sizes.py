@@ -43,7 +43,7 @@ def test_two_to_three_to_two(crew):
     job.world(2, after=grown[0].round)
     job.finish()
     assert job.codes(one, two) == [0, 0]
-    assert "w2" in (one.told("round_ended") + two.told("round_ended"))[-1]["detail"]
+    assert "w2" in (one.entries("round_ended") + two.entries("round_ended"))[-1]["detail"]
     job.check_one_world()
 
 
@@ -55,10 +55,10 @@ def test_a_replacement_takes_the_place(crew):
     before = {life.name: life.rank for life in job.world(3)}
     agents[1].kill()
     agents[0].until("member_lost", member="w1")
-    again = job.start("w1")
+    replacement = job.start("w1")
     after = job.world(3, after=1)
     job.finish()
-    assert job.codes(agents[0], agents[2], again) == [0, 0, 0]
+    assert job.codes(agents[0], agents[2], replacement) == [0, 0, 0]
     assert {life.name: life.rank for life in after} == before
     assert {life.restarts for life in after} == {0}
     job.check_one_world()
@@ -70,10 +70,10 @@ def test_a_replacement_that_comes_before_the_loss_is_seen(crew, tmp_path):
     job = crew("2", "--silence-s", "20", "--round-dir", str(tmp_path / "rounds"))
     agents = job.gather(2)
     agents[1].signal(19)
-    again = job.start("w1")
+    replacement = job.start("w1")
     job.world(2, after=1)
     job.finish()
-    assert job.codes(agents[0], again) == [0, 0]
+    assert job.codes(agents[0], replacement) == [0, 0]
 
 
 @pytest.mark.slow
@@ -109,7 +109,7 @@ def test_the_log_gives_addresses_by_rank(crew):
     assert job.codes(*agents) == [0, 0]
     by_rank = {round_: [places[life.name][0] for life in lives] for round_, lives in job.worlds().items()}
     assert by_rank == {1: ["127.0.0.3", "127.0.0.2"], 2: ["127.0.0.3", "127.0.0.2"]}
-    formed = {told["round"]: told["ips"] for agent in agents for told in agent.told("world_formed")}
+    formed = {entry["round"]: entry["ips"] for agent in agents for entry in agent.entries("world_formed")}
     assert formed == {round_: str(tuple(addresses)) for round_, addresses in by_rank.items()}
 
 
@@ -164,8 +164,8 @@ def test_others_wait_for_the_first_worker(crew, hosts, tmp_path):
 def knocks(net, at) -> bool:
     """True if that host, which listens too, has tried to open a connection."""
     command = (*net.inside(at), "cat", "/proc/net/snmp")
-    told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    lines = [line.split() for line in told.splitlines()]
+    sockets = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    lines = [line.split() for line in sockets.splitlines()]
     names, values = (line for line in lines if line[0] == "Tcp:")
     return int(dict(zip(names, values, strict=True))["ActiveOpens"]) > 0
 
@@ -190,8 +190,8 @@ def steps_of(job, round_):
 
 def trains_on(job, round_):
     """Wait until the job makes twenty more steps in this round."""
-    seen = len(steps_of(job, round_))
-    until(lambda: len(steps_of(job, round_)) >= seen + 20, lambda: f"round {round_} trains on\n{job.told()}")
+    step_count = len(steps_of(job, round_))
+    until(lambda: len(steps_of(job, round_)) >= step_count + 20, lambda: f"round {round_} trains on\n{job.log_text()}")
 
 
 def test_a_world_trains_on_while_a_newcomer_imports_and_grows_once_it_has(crew):
@@ -202,15 +202,15 @@ def test_a_world_trains_on_while_a_newcomer_imports_and_grows_once_it_has(crew):
     late, listener = newcomer(job)
     assert "imports" in late.until("spare")["detail"]
     trains_on(job, one)
-    assert first.told("round_ended") == []
+    assert first.entries("round_ended") == []
     listener.write_text("that is all")
     first.until("member_ready", member="w1")
     two = job.world(2, after=one)[0].round
     trains_on(job, two)
     job.finish()
     assert job.codes() == [0, 0]
-    assert [each["reason"] for each in first.told("round_ended")] == ["member_joined"]
-    assert late.told("processes_spawned") == [], "they were forked from the parent that has imported it"
+    assert [each["reason"] for each in first.entries("round_ended")] == ["member_joined"]
+    assert late.entries("processes_spawned") == [], "they were forked from the parent that has imported it"
     assert steps_of(job, two)[0] == steps_of(job, one)[-1] + 1
     job.check_one_world()
 
@@ -228,5 +228,5 @@ def test_a_newcomer_whose_imports_fail_grows_the_world_all_the_same(crew):
     job.world(2, after=one)
     job.finish()
     assert job.codes() == [0, 0]
-    assert first.told("round_ended")[0]["reason"] == "member_joined"
-    assert late.told("processes_spawned") != []
+    assert first.entries("round_ended")[0]["reason"] == "member_joined"
+    assert late.entries("processes_spawned") != []

@@ -45,13 +45,13 @@ def test_the_token_is_given_to_nobody(guarded):
     """Only the name of its file is known to processes; no log has it."""
     job = guarded
     agents = [job.start("w0"), job.start("w1")]
-    seen = b"".join(
+    command_lines = b"".join(
         Path(f"/proc/{life.pid}/{what}").read_bytes() for life in job.world(2) for what in ("environ", "cmdline")
     )
     job.finish()
     assert job.codes(*agents) == [0, 0]
-    told = seen + b"".join(path.read_bytes() for path in job.folder.rglob("*") if path.is_file())
-    assert SECRET.encode() not in told
+    all_bytes = command_lines + b"".join(path.read_bytes() for path in job.folder.rglob("*") if path.is_file())
+    assert SECRET.encode() not in all_bytes
 
 
 GARBAGE = {

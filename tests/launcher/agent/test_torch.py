@@ -32,7 +32,7 @@ def test_a_killed_process_under_gloo(crew):
     assert job.codes(*agents) == [0, 0]
     assert [life.restarts for life in after] == [1, 1]
     assert len(job.worlds()) == 2
-    assert not any(agent.told("processes_spawned") for agent in agents), "torch is imported once an agent"
+    assert not any(agent.entries("processes_spawned") for agent in agents), "torch is imported once an agent"
 
 
 def torchrun(job, name, nnodes):
@@ -73,6 +73,6 @@ def test_one_of_torchs_own_agents_is_killed(crew):
         found = [life for life in job.lives() if life.world == 2 and life.began_s > world[0].began_s]
         return len({life.name for life in found}) == 2
 
-    until(pair, job.told, 120)
+    until(pair, job.log_text, 120)
     job.finish()
     assert job.codes(*left) == [0, 0]

@@ -66,20 +66,20 @@ def stopped(memory, daemons):
 @pytest.fixture
 def environ(memory):
     """Give the environment of a process that no launcher has started."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("TURNOUT_")}
-    return kept | {"TURNOUT_MEMORY_DIR": str(memory)}
+    variables = {name: value for name, value in os.environ.items() if not name.startswith("TURNOUT_")}
+    return variables | {"TURNOUT_MEMORY_DIR": str(memory)}
 
 
 @pytest.fixture
 def make(environ):
     """A checkpointer for a folder; with keywords of its own, and variables of the environment in capitals."""
-    made = []
+    checkpointers = []
 
     def maker(folder, **options):
-        told = {name: options.pop(name) for name in list(options) if name.isupper()}
-        made.append(Checkpointer(folder, environ=environ | told, **options))
-        return made[-1]
+        variables = {name: options.pop(name) for name in list(options) if name.isupper()}
+        checkpointers.append(Checkpointer(folder, environ=environ | variables, **options))
+        return checkpointers[-1]
 
     yield maker
-    for each in made:
+    for each in checkpointers:
         each.close()

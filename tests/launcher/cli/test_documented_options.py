@@ -34,8 +34,8 @@ def spoken():
 
 
 def test_every_word_of_the_log_is_told_and_every_told_word_is_said():
-    told = {word for cell in first_cells(section("The log")) for word in cell}
-    assert told == {word for word in spoken() if re.fullmatch(r"[a-z]+(_[a-z]+)*", word)}
+    words_of_page = {word for cell in first_cells(section("The log")) for word in cell}
+    assert words_of_page == {word for word in spoken() if re.fullmatch(r"[a-z]+(_[a-z]+)*", word)}
 
 
 def test_every_reason_is_told():

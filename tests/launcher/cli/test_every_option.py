@@ -50,8 +50,8 @@ def test_an_option_changes_the_fields_that_the_table_names_and_no_other(option):
     base = BASES.get(option.name, THREE)
     before, after = settings(base), settings([*base, *given(option)])
     assert changed(after, before) == set(option.sets)
-    told = {note.about for note in after.notes if note.word is NoteSubject.NO_EFFECT}
-    assert told == ({option.strings[0]} if option.effect is Effect.NONE else set())
+    options_of_notes = {note.about for note in after.notes if note.word is NoteSubject.NO_EFFECT}
+    assert options_of_notes == ({option.strings[0]} if option.effect is Effect.NONE else set())
 
 
 @pytest.mark.contract("DL-39")
@@ -81,8 +81,8 @@ def test_an_option_is_read_from_each_of_its_variables(option):
 
 @by_name(SETTING)
 def test_an_empty_variable_never_fails(option):
-    meant = ["--standalone"] if option.name == "standalone" else []
-    assert changed(settings([], {option.variables[0]: ""}), settings(meant)) == set()
+    flags = ["--standalone"] if option.name == "standalone" else []
+    assert changed(settings([], {option.variables[0]: ""}), settings(flags)) == set()
 
 
 @by_name([option for option in SETTING if option.flag])
@@ -140,8 +140,8 @@ def test_help_names_every_option_and_ends_with_0(line, program):  # DL-28
     answer = read(line, {}, program)
     assert answer == CommandAnswer(usage(program), Exit.DONE)
     assert answer.text.startswith(f"usage: {program} ")
-    told = set(re.findall(r"(?<![\w-])--?[a-z][a-z-]*", answer.text))
-    assert {string for option in OPTIONS for string in option.strings} <= told
+    options_of_help = set(re.findall(r"(?<![\w-])--?[a-z][a-z-]*", answer.text))
+    assert {string for option in OPTIONS for string in option.strings} <= options_of_help
     assert {f"  {key.name}" for key in KEYS} <= set(answer.text.splitlines())
 
 

@@ -80,9 +80,9 @@ def test_processes_of_a_worker_that_is_alone_meet_at_its_given_port(line, port):
     ],
 )
 def test_several_workers_that_are_told_no_address_are_told_what_is_missing(line, environ, about):
-    told = [note for note in settings(line, environ).notes if note.word is NoteSubject.NO_ADDRESS]
-    assert [note.about for note in told] == ([about] if about else [])
-    assert all("127.0.0.1:29400" in note.why and "--rdzv-endpoint" in note.why for note in told)
+    notes = [note for note in settings(line, environ).notes if note.word is NoteSubject.NO_ADDRESS]
+    assert [note.about for note in notes] == ([about] if about else [])
+    assert all("127.0.0.1:29400" in note.why and "--rdzv-endpoint" in note.why for note in notes)
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ def refused(line, environ=None):
     return answer.text.removeprefix("turnout-run: ")
 
 
-def said(found, *names):
+def messages(found, *names):
     fields = dict(flatten_settings(found))
     return {name: fields[name] for name in names}
 
@@ -91,7 +91,7 @@ MET = {
     ],
 )
 def test_the_command_lines_of_the_guide(line, environ, means):  # DL-42
-    assert said(settings(line, environ), *means) == means
+    assert messages(settings(line, environ), *means) == means
 
 
 @pytest.mark.contract("DL-32", "DL-33", "DL-100")
@@ -123,7 +123,7 @@ def test_the_command_lines_of_the_guide(line, environ, means):  # DL-42
     ],
 )
 def test_the_health_checks_of_the_guide(line, means):
-    assert said(settings(line), *means) == means
+    assert messages(settings(line), *means) == means
 
 
 @pytest.mark.contract("DL-31", "DL-98")
@@ -182,7 +182,7 @@ def test_a_health_check_that_cannot_be_is_refused(line, culprit):
 )
 def test_the_command_lines_of_the_pytorch_page(line, means):
     found = settings(line)
-    assert said(found, *means) == means
+    assert messages(found, *means) == means
     assert found.notes == ()
 
 
@@ -201,7 +201,7 @@ def test_the_environment_of_an_elastic_pytorchjob_is_enough():  # PE-30..39
         "PYTHONUNBUFFERED": "0",
     }
     found = settings("train.py", environ)
-    assert said(
+    assert messages(
         found, "elastic_spec.min_nodes", "elastic_spec.max_nodes", "processes", "rendezvous.host", "rendezvous.run"
     ) == {
         "elastic_spec.min_nodes": "1",

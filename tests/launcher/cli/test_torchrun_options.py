@@ -59,7 +59,7 @@ def test_every_key_that_torchs_back_ends_ask_for_is_known():
 
     folder = Path(torch.__file__).parent / "distributed/elastic/rendezvous"
     source = "".join(file.read_text() for file in sorted(folder.glob("*.py")))
-    asked = set(re.findall(r"params\.(?:config\.)?get(?:_as_\w+)?\(\s*\"(\w+)\"", source))
-    asked |= {f"{name}_timeout" for name in re.findall(r"_get_timeout\(params, \"(\w+)\"\)", source)}
-    assert len(asked) > 12
-    assert asked - {key.name for key in KEYS} == set()
+    keys = set(re.findall(r"params\.(?:config\.)?get(?:_as_\w+)?\(\s*\"(\w+)\"", source))
+    keys |= {f"{name}_timeout" for name in re.findall(r"_get_timeout\(params, \"(\w+)\"\)", source)}
+    assert len(keys) > 12
+    assert keys - {key.name for key in KEYS} == set()

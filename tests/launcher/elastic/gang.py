@@ -42,10 +42,10 @@ def points():
     return torch.randn(LENGTH, 4, generator=dice).double(), torch.randn(LENGTH, 1, generator=dice).double()
 
 
-def whole(samples):
+def whole_batch(samples):
     """The gradients of the mean over these samples, in one process and one pass."""
-    model, (inputs, wanted) = network(), points()
-    nn.functional.mse_loss(model(inputs[samples]), wanted[samples]).backward()
+    model, (inputs, targets) = network(), points()
+    nn.functional.mse_loss(model(inputs[samples]), targets[samples]).backward()
     return [parameter.grad for parameter in model.parameters()]
 
 
@@ -71,42 +71,42 @@ def with_fsdp2(world):
     return model, syncs
 
 
-def alone(world):
+def single_passes(world):
     return network(), Counter(all=1)
 
 
 def passes(model, batch, world, rank, samples, weighed=True):
     """Run one global batch, and give its gradients, whole, and the samples it was made of."""
-    inputs, wanted = points()
+    inputs, targets = points()
     order = torch.arange(LENGTH).flip(0)[:samples]
     for step in batch.share(world, rank, samples):
         takes = order[list(step.takes) or [0]]
         with synced(model, step.sync):
-            loss = nn.functional.mse_loss(model(inputs[takes]), wanted[takes])
+            loss = nn.functional.mse_loss(model(inputs[takes]), targets[takes])
             (loss * (step.weight if weighed else float(step.samples > 0))).backward()
     grads = [parameter.grad for parameter in model.parameters()]
     return [grad.full_tensor() if hasattr(grad, "full_tensor") else grad for grad in grads], order
 
 
-def off(grads, wanted):
+def off(grads, expected):
     """The largest difference of any gradient, in parts of the largest gradient."""
-    scale = max(grad.abs().max() for grad in wanted)
-    return float(max((one - two).abs().max() for one, two in zip(grads, wanted, strict=True)) / scale)
+    scale = max(grad.abs().max() for grad in expected)
+    return float(max((one - two).abs().max() for one, two in zip(grads, expected, strict=True)) / scale)
 
 
 def gradients(world, rank, folder):
     dist.init_process_group("gloo", init_method=f"file://{folder}/store-{world}", rank=rank, world_size=world)
-    seen = {}
-    wrappers = {"DDP": with_ddp, "FSDP2": with_fsdp2} | ({"nothing": alone} if world == 1 else {})
+    results = {}
+    wrappers = {"DDP": with_ddp, "FSDP2": with_fsdp2} | ({"nothing": single_passes} if world == 1 else {})
     for wrapper, wrap in wrappers.items():
         for name, (size, micro, samples) in BATCHES.items():
             batch = ElasticBatch(size, micro)
             model, syncs = wrap(world)
             grads, order = passes(model, batch, world, rank, samples)
-            seen[f"{wrapper}, world of {world}, {name}"] = [off(grads, whole(order)), syncs["all"]]
+            results[f"{wrapper}, world of {world}, {name}"] = [off(grads, whole_batch(order)), syncs["all"]]
     grads, order = passes(with_ddp(world)[0], ElasticBatch(7), world, rank, 7, weighed=False)
-    seen[f"unweighed, world of {world}"] = [off(grads, whole(order)), 1]
-    (folder / f"gradients-{world}-{rank}.json").write_text(json.dumps(seen))
+    results[f"unweighed, world of {world}"] = [off(grads, whole_batch(order)), 1]
+    (folder / f"gradients-{world}-{rank}.json").write_text(json.dumps(results))
     dist.destroy_process_group()
 
 
@@ -138,20 +138,20 @@ class Told:
 def fetching(workers):
     """Rank 1 of 2 with workers that fetch ahead: it dies after two batches, and another world of 1 goes on."""
     sampler, batch = ElasticSampler(40, seed=9), ElasticBatch(4, 1)
-    told = Told(sampler.plan(batch, world=2, rank=1))
+    plan_of_rank = Told(sampler.plan(batch, world=2, rank=1))
     loader = DataLoader(
-        Numbers(), batch_sampler=told, num_workers=workers, prefetch_factor=4, multiprocessing_context="fork"
+        Numbers(), batch_sampler=plan_of_rank, num_workers=workers, prefetch_factor=4, multiprocessing_context="fork"
     )
-    looked, cursors, mine = [], [], []
-    for step, samples in told.plan.over(loader):
-        looked.append(told.pulled)
+    looked_at, cursors, mine = [], [], []
+    for step, samples in plan_of_rank.plan.over(loader):
+        looked_at.append(plan_of_rank.pulled)
         mine += samples.tolist()
         if step.sync:
             sampler.done(step.global_samples)
         cursors.append(sampler.cursor)
         if len(cursors) == 5:  # in the middle of the third batch
             break
-    return {"looked": looked, "cursors": cursors, "mine": mine, "state": sampler.state_dict()}
+    return {"looked": looked_at, "cursors": cursors, "mine": mine, "state": sampler.state_dict()}
 
 
 def two_epochs(workers):
@@ -185,12 +185,12 @@ def forked(world, work, *args):
     return [process.exitcode for process in ranks]
 
 
-def example(world, rank, port, told, *flags):
+def example(world, rank, port, output_file, *flags):
     """The example as a launcher of that world would start this rank. told: where rank 0's words go."""
     place = {"WORLD_SIZE": world, "RANK": rank, "LOCAL_RANK": rank, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     os.environ.update({name: str(value) for name, value in place.items()})
     sys.argv = [str(SCRIPT), *flags]
-    with open(told, "a", buffering=1) if rank == 0 else open(os.devnull, "w") as out, redirect_stdout(out):
+    with open(output_file, "a", buffering=1) if rank == 0 else open(os.devnull, "w") as out, redirect_stdout(out):
         runpy.run_path(str(SCRIPT), run_name="__main__")
 
 
@@ -200,30 +200,34 @@ def free_port():
 
 def examples(folder):
     """The example to its end in one world; and stopped in mid-epoch under torchrun, ended in a larger world."""
-    whole, parted = folder / "whole.pt", folder / "parted.pt"
-    told, epochs = folder / "told.txt", ["--epochs", "3"]
-    codes = [forked(1, example, free_port(), told, "--checkpoint", str(whole), *epochs)]
+    whole_batch, parted = folder / "whole.pt", folder / "parted.pt"
+    output_file, epochs = folder / "told.txt", ["--epochs", "3"]
+    codes = [forked(1, example, free_port(), output_file, "--checkpoint", str(whole_batch), *epochs)]
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(SCRIPT)]
     stops = ["--checkpoint", str(parted), *epochs, "--save-every", "7", "--stop-at", "30"]
-    with told.open("a") as out:
+    with output_file.open("a") as out:
         died = subprocess.run([*torchrun, *stops], stdout=out, stderr=subprocess.DEVNULL, timeout=120, check=False)
-    codes += [[died.returncode], forked(3, example, free_port(), told, "--checkpoint", str(parted), *epochs)]
+    codes += [[died.returncode], forked(3, example, free_port(), output_file, "--checkpoint", str(parted), *epochs)]
     for world in (1, 2):
-        apart = str(folder / f"following-{world}.pt")
-        codes += [forked(world, example, free_port(), told, "--checkpoint", apart, "--epochs", "1", "--follow")]
-    ends = [torch.load(path, weights_only=True) for path in (whole, parted)]
+        following_file = str(folder / f"following-{world}.pt")
+        codes += [
+            forked(
+                world, example, free_port(), output_file, "--checkpoint", following_file, "--epochs", "1", "--follow"
+            )
+        ]
+    ends = [torch.load(path, weights_only=True) for path in (whole_batch, parted)]
     models = [list(end.pop("model").values()) for end in ends]
     for end in ends:
         end.pop("optimizer")
-    return {"codes": codes, "told": told.read_text().splitlines(), "ends": ends, "off": off(*models)}
+    return {"codes": codes, "told": output_file.read_text().splitlines(), "ends": ends, "off": off(*models)}
 
 
 def main(folder):
     codes = {world: forked(world, gradients, folder) for world in WORLDS}
-    seen = [json.loads(path.read_text()) for path in sorted(folder.glob("gradients-*.json"))]
+    reports = [json.loads(path.read_text()) for path in sorted(folder.glob("gradients-*.json"))]
     loading = {"fetching": fetching(2), "epochs": two_epochs(2)}
-    seen = {"codes": codes, "gradients": seen, "example": examples(folder), **loading}
-    (folder / "seen.json").write_text(json.dumps(seen))
+    reports = {"codes": codes, "gradients": reports, "example": examples(folder), **loading}
+    (folder / "seen.json").write_text(json.dumps(reports))
 
 
 if __name__ == "__main__":

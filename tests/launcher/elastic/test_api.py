@@ -25,11 +25,11 @@ from turnout.launcher.torch_version import TorchTooOld, check_torch, too_old_mes
     ],
 )
 def test_the_oldest_torch_is_2_6(torch, old):
-    told = too_old_message(torch)
-    assert (told is not None) == old
-    if told:
-        assert f"torch {torch} is too old: 2.6 or newer is needed" in told
-        assert "torch>=2.6" in told
+    message = too_old_message(torch)
+    assert (message is not None) == old
+    if message:
+        assert f"torch {torch} is too old: 2.6 or newer is needed" in message
+        assert "torch>=2.6" in message
 
 
 def installed(folder, torch):
@@ -55,7 +55,7 @@ def test_the_torch_that_is_here_will_do_and_none_is_no_fault():
 
 @pytest.mark.contract("DL-91")
 @pytest.mark.parametrize(
-    ("strategy", "minimum", "maximum", "told"),
+    ("strategy", "minimum", "maximum", "message"),
     [
         pytest.param("ddp", 1, 4, None, id="DDP may be resized"),
         pytest.param("DDP", 1, 4, None, id="in any case"),
@@ -72,14 +72,14 @@ def test_the_torch_that_is_here_will_do_and_none_is_no_fault():
         pytest.param("horovod", 1, 4, "not known", id="one that nobody has tried"),
     ],
 )
-def test_resizing_is_promised_for_ddp_only(strategy, minimum, maximum, told):
+def test_resizing_is_promised_for_ddp_only(strategy, minimum, maximum, message):
     warning = resize_warning(strategy, minimum, maximum)
-    assert (warning is None) == (told is None)
-    if told:
+    assert (warning is None) == (message is None)
+    if message:
         assert warning.startswith(
             f"strategy {strategy} with {minimum} to {maximum} workers: resizing is promised for DDP"
         )
-        assert told in warning
+        assert message in warning
         assert warning.endswith("give min and max the same number.")
 
 

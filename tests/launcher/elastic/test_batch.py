@@ -72,7 +72,7 @@ def test_even_shares_need_no_weight():
 
 
 @pytest.mark.parametrize(
-    ("call", "told"),
+    ("call", "message"),
     [
         pytest.param(lambda: ElasticBatch(0), "the global batch is 0", id="a batch of none"),
         pytest.param(lambda: ElasticBatch(4, 0), "the micro batch is 0", id="a pass of none"),
@@ -83,6 +83,6 @@ def test_even_shares_need_no_weight():
         pytest.param(lambda: ElasticBatch(4).passes(2, 0), "a batch of 0 samples: 1 to 4", id="a last batch of none"),
     ],
 )
-def test_what_cannot_be_is_refused(call, told):
-    with pytest.raises(BadBatch, match=told):
+def test_what_cannot_be_is_refused(call, message):
+    with pytest.raises(BadBatch, match=message):
         call()

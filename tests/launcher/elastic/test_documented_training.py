@@ -25,6 +25,6 @@ def test_every_line_that_is_typed_on_the_page_answers_as_it_says():
 @pytest.mark.parametrize("block", COPIED, ids=["the loop", "following the world"])
 def test_the_code_on_the_page_is_that_of_the_example(block):
     lines = (ROOT / "deploy/examples/train_elastic.py").read_text().splitlines()
-    wanted = block.text.splitlines()
-    places = [lines[at : at + len(wanted)] for at in range(len(lines))]
+    page_lines = block.text.splitlines()
+    places = [lines[at : at + len(page_lines)] for at in range(len(lines))]
     assert block.text.strip() in [dedent("\n".join(place)).strip() for place in places]

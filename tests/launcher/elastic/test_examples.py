@@ -49,8 +49,8 @@ def trained_with_fsdp(folder):
 def test_a_killed_process_changes_no_bit_of_the_model(tmp_path, kind, trained):
     script, calm, hit = str(ROOT / f"examples/{kind}/elastic.py"), tmp_path / "calm", tmp_path / "hit"
     runs = [start(calm, script, str(calm)), start(hit, str(KILLED), script, str(hit), str(AT))]
-    told = [run.communicate(timeout=240)[1] for run in runs]
-    assert [run.returncode for run in runs] == [0, 0], "\n".join(told)
+    outputs = [run.communicate(timeout=240)[1] for run in runs]
+    assert [run.returncode for run in runs] == [0, 0], "\n".join(outputs)
     assert int(hit.with_suffix(".from").read_text()) in (AT - 1, AT)  # rank 0 may have saved the step already
     (step, model), (same_step, same_model) = trained(calm), trained(hit)
     assert step == same_step == STEPS

@@ -18,15 +18,15 @@ from turnout.launcher.elastic.lr_scaling import BadRate, Rule, Sizes, following,
     ],
 )
 def test_a_rate_tuned_at_8(rule, now, rate):
-    asked = {"rule": rule} if rule else {}
-    assert scaled(0.1, base=8, now=now, **asked) == pytest.approx(rate)
+    arguments = {"rule": rule} if rule else {}
+    assert scaled(0.1, base=8, now=now, **arguments) == pytest.approx(rate)
 
 
 @given(st.sampled_from(list(Rule)), st.floats(1e-6, 10), st.integers(1, 4096), st.integers(1, 4096))
 def test_every_rule_keeps_the_rate_at_its_base_and_comes_back_to_it(rule, rate, base, now):
     assert scaled(rate, base=base, now=base, rule=rule) == rate
-    there = scaled(rate, base=base, now=now, rule=rule)
-    assert scaled(there, base=now, now=base, rule=rule) == pytest.approx(rate)
+    scaled_rate = scaled(rate, base=base, now=now, rule=rule)
+    assert scaled(scaled_rate, base=now, now=base, rule=rule) == pytest.approx(rate)
 
 
 def test_a_rule_is_named_by_the_word_a_flag_would_have():
@@ -51,7 +51,7 @@ def test_no_warmup_is_no_warmup():
 
 @pytest.mark.contract("VE-20")
 @pytest.mark.parametrize(
-    ("said", "rule", "sizes"),
+    ("flag", "rule", "sizes"),
     [
         pytest.param("1", Rule.LINEAR, Sizes(16, 0.05), id="one process: as it was tuned"),
         pytest.param("4", Rule.LINEAR, Sizes(64, 0.2), id="four: both follow"),
@@ -59,8 +59,8 @@ def test_no_warmup_is_no_warmup():
         pytest.param("4", Rule.SAME, Sizes(64, 0.05), id="the batch alone"),
     ],
 )
-def test_batch_and_rate_follow_world_size(said, rule, sizes):
-    assert following(world_of({"WORLD_SIZE": said}), batch=16, rate=0.05, rule=rule) == sizes
+def test_batch_and_rate_follow_world_size(flag, rule, sizes):
+    assert following(world_of({"WORLD_SIZE": flag}), batch=16, rate=0.05, rule=rule) == sizes
 
 
 def test_a_rate_that_was_tuned_in_a_world_of_four():
@@ -72,7 +72,7 @@ def test_without_a_launcher_there_is_one_process():
 
 
 @pytest.mark.parametrize(
-    ("call", "told"),
+    ("call", "message"),
     [
         pytest.param(lambda: world_of({"WORLD_SIZE": "four"}), "WORLD_SIZE is 'four'", id="a word"),
         pytest.param(lambda: world_of({"WORLD_SIZE": "0"}), "WORLD_SIZE is '0'", id="a world of none"),
@@ -83,6 +83,6 @@ def test_without_a_launcher_there_is_one_process():
         pytest.param(lambda: warmed(0.1, step=-1, steps=4), "step -1 of 4", id="a step before the first"),
     ],
 )
-def test_what_cannot_be_is_refused(call, told):
-    with pytest.raises(BadRate, match=told):
+def test_what_cannot_be_is_refused(call, message):
+    with pytest.raises(BadRate, match=message):
         call()

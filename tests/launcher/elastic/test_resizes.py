@@ -71,7 +71,7 @@ def running_ahead(plan, ahead):
 
 def train(legs, length, batch):
     """The batches of which the model that is left at the end was made: (epoch, samples), in order."""
-    state, kept = None, []
+    state, samples_by_leg = None, []
     for leg in [*legs, Leg(1, EPOCHS * length, 1, 0, torn=0)]:
         ranks = [Rank.starting(leg, rank, length, batch, state) for rank in range(leg.world)]
         unsaved, commits = [], 0
@@ -93,10 +93,10 @@ def train(legs, length, batch):
             commits += 1
             if commits % leg.save_every == 0:
                 state = json.dumps(ranks[-1].sampler.state_dict())
-                kept, unsaved = kept + unsaved, []
+                samples_by_leg, unsaved = samples_by_leg + unsaved, []
         for rank in ranks[: leg.torn]:
             rank.next_batch()
-    return kept
+    return samples_by_leg
 
 
 def undisturbed(length, batch):
@@ -126,22 +126,22 @@ def test_1000_random_schedules_of_resizes_and_crashes_lose_repeat_nothing(legs, 
 
 
 def check(legs, length, batch):
-    kept = train(legs, length, batch)
+    samples_by_leg = train(legs, length, batch)
     for epoch in range(EPOCHS):
-        seen = Counter(sample for of, samples in kept for sample in samples if of == epoch)
-        assert seen == Counter(range(length))
-    assert kept == list(undisturbed(length, batch))
+        counts = Counter(sample for of, samples in samples_by_leg for sample in samples if of == epoch)
+        assert counts == Counter(range(length))
+    assert samples_by_leg == list(undisturbed(length, batch))
 
 
 @settings(max_examples=scaled(100), deadline=None)
 @given(st.lists(st.tuples(st.integers(1, 6), st.integers(1, 20)), min_size=1, max_size=8), st.integers(1, 80))
 def test_a_global_batch_that_changes_with_the_world_loses_nothing_either(legs, length):
-    sampler, seen = ElasticSampler(length, seed=2), []
+    sampler, trained = ElasticSampler(length, seed=2), []
     for world, size in [*legs, (1, length)]:
         plans = [sampler.plan(ElasticBatch(size), world=world, rank=rank) for rank in range(world)]
         ranks = [plan.over(plan) for plan in plans]
         for together in islice(zip(*ranks, strict=True), 2):
-            seen += [sample for step, samples in together for sample in samples[: step.samples]]
+            trained += [sample for step, samples in together for sample in samples[: step.samples]]
             sampler.done(together[0][0].global_samples)
     rest = sampler.plan(ElasticBatch(1), world=1, rank=0)
-    assert sorted([*seen, *(sample for samples in rest for sample in samples)]) == list(range(length))
+    assert sorted([*trained, *(sample for samples in rest for sample in samples)]) == list(range(length))

@@ -111,11 +111,11 @@ def test_looking_ahead_moves_no_cursor_and_a_new_look_starts_at_it():
     sampler = ElasticSampler(12, seed=3)
     plan = sampler.plan(ElasticBatch(4), **ALONE)
     early = iter(plan)
-    seen = [next(early), next(early)]
+    samples = [next(early), next(early)]
     assert sampler.cursor == 0
     sampler.done(4)
-    assert next(iter(plan)) == seen[1]
-    assert len([*seen, *early]) == 3  # what was begun goes on as it began
+    assert next(iter(plan)) == samples[1]
+    assert len([*samples, *early]) == 3  # what was begun goes on as it began
 
 
 def test_one_plan_serves_every_epoch():
@@ -142,9 +142,9 @@ def test_the_state_is_four_numbers_that_go_through_json():
     sampler.done(4)
     state = sampler.state_dict()
     assert state == {"seed": 5, "epoch": 1, "cursor": 4, "length": 10}
-    again = ElasticSampler(10, seed=5)
-    again.load_state_dict(json.loads(json.dumps(state)))
-    rest, same = sampler.plan(ElasticBatch(3), **ALONE), again.plan(ElasticBatch(3), **ALONE)
+    second_sampler = ElasticSampler(10, seed=5)
+    second_sampler.load_state_dict(json.loads(json.dumps(state)))
+    rest, same = sampler.plan(ElasticBatch(3), **ALONE), second_sampler.plan(ElasticBatch(3), **ALONE)
     assert list(rest) == list(same)
 
 
@@ -152,7 +152,7 @@ STATE = {"seed": 5, "epoch": 1, "cursor": 4, "length": 10}
 
 
 @pytest.mark.parametrize(
-    ("state", "told"),
+    ("state", "message"),
     [
         pytest.param(STATE | {"length": 11}, "is of 11 samples, the data set has 10", id="another length"),
         pytest.param(STATE | {"seed": 6}, "has seed 6, the sampler seed 5", id="another seed"),
@@ -164,9 +164,9 @@ STATE = {"seed": 5, "epoch": 1, "cursor": 4, "length": 10}
         pytest.param(STATE | {"cursor": 4.0}, "whole numbers", id="a cursor that is no whole number"),
     ],
 )
-def test_a_state_of_another_order_is_refused_and_changes_nothing(state, told):
+def test_a_state_of_another_order_is_refused_and_changes_nothing(state, message):
     sampler = ElasticSampler(10, seed=5)
-    with pytest.raises(OtherData, match=told):
+    with pytest.raises(OtherData, match=message):
         sampler.load_state_dict(state)
     assert (sampler.epoch, sampler.cursor) == (0, 0)
 
@@ -178,7 +178,7 @@ def test_a_state_without_shuffling_is_no_state_of_a_shuffled_sampler():
 
 
 @pytest.mark.parametrize(
-    ("call", "error", "told"),
+    ("call", "error", "message"),
     [
         pytest.param(lambda s: s.done(0), BadData, "0 samples are committed", id="committing nothing"),
         pytest.param(lambda s: s.done(11), BadData, "11 samples are committed, 10 are left", id="more than is left"),
@@ -190,8 +190,8 @@ def test_a_state_without_shuffling_is_no_state_of_a_shuffled_sampler():
         pytest.param(lambda s: ElasticSampler(2, seed=-1), BadData, "the seed is -1", id="a seed that stands for none"),
     ],
 )
-def test_what_would_lose_samples_is_refused(call, error, told):
-    with pytest.raises(error, match=told):
+def test_what_would_lose_samples_is_refused(call, error, message):
+    with pytest.raises(error, match=message):
         call(ElasticSampler(10, seed=5))
 
 

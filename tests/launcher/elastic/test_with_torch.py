@@ -20,7 +20,7 @@ EVERY_WORLD = pytest.mark.parametrize("world", WORLDS, ids=[f"world of {world}" 
 
 
 @pytest.fixture(scope="module")
-def seen(tmp_path_factory):
+def reports(tmp_path_factory):
     """Run the scripts once, since importing torch takes seconds; give what they saw."""
     folder = tmp_path_factory.mktemp("gang")
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": str(ROOT)}
@@ -34,23 +34,23 @@ def seen(tmp_path_factory):
         start_new_session=True,
     ) as gang:
         try:
-            said, _ = gang.communicate(timeout=200)
+            output, _ = gang.communicate(timeout=200)
         finally:
             if gang.poll() is None:
                 os.killpg(gang.pid, 9)
-    assert gang.returncode == 0, said
+    assert gang.returncode == 0, output
     return json.loads((folder / "seen.json").read_text())
 
 
 @EVERY_WORLD
-def test_every_rank_came_to_its_end(seen, world):
-    assert seen["codes"][str(world)] == [0] * world
+def test_every_rank_came_to_its_end(reports, world):
+    assert reports["codes"][str(world)] == [0] * world
 
 
 @pytest.mark.parametrize("name", BATCHES)
 @pytest.mark.parametrize(("wrapper", "world"), [("nothing", 1), *product(["DDP", "FSDP2"], WORLDS)])
-def test_gradients_equal_those_of_the_whole_batch_and_are_averaged_once(seen, wrapper, world, name):
-    found = [rank[key] for rank in seen["gradients"] if (key := f"{wrapper}, world of {world}, {name}") in rank]
+def test_gradients_equal_those_of_the_whole_batch_and_are_averaged_once(reports, wrapper, world, name):
+    found = [rank[key] for rank in reports["gradients"] if (key := f"{wrapper}, world of {world}, {name}") in rank]
     assert len(found) == world
     for off, averaged in found:
         assert off < 1e-14
@@ -58,15 +58,15 @@ def test_gradients_equal_those_of_the_whole_batch_and_are_averaged_once(seen, wr
 
 
 @pytest.mark.parametrize("world", [2, 3])
-def test_without_its_weights_an_uneven_batch_would_give_other_gradients(seen, world):
+def test_without_its_weights_an_uneven_batch_would_give_other_gradients(reports, world):
     key = f"unweighed, world of {world}"
-    off, _ = next(rank[key] for rank in seen["gradients"] if key in rank)
+    off, _ = next(rank[key] for rank in reports["gradients"] if key in rank)
     assert off > 0.05
 
 
-def test_workers_that_fetch_ahead_move_no_cursor(seen):
+def test_workers_that_fetch_ahead_move_no_cursor(reports):
     """Rank 1 of 2, batches of 4 in passes of 1: it has been given 5 passes and has committed two batches."""
-    found = seen["fetching"]
+    found = reports["fetching"]
     assert found["cursors"] == [0, 4, 4, 8, 8]
     assert found["looked"][0] >= 8  # 2 workers x 4 ahead: two batches past what is committed
     assert found["state"] == {"seed": 9, "epoch": 0, "cursor": 8, "length": 40}
@@ -74,14 +74,14 @@ def test_workers_that_fetch_ahead_move_no_cursor(seen):
     assert found["mine"] == order[1:10:2]  # of each batch its second and fourth; the third batch is not committed
 
 
-def test_one_loader_with_lasting_workers_serves_every_epoch(seen):
-    assert seen["epochs"] == [shuffle_positions(np.arange(40), 40, 9, epoch).tolist() for epoch in (0, 1)]
+def test_one_loader_with_lasting_workers_serves_every_epoch(reports):
+    assert reports["epochs"] == [shuffle_positions(np.arange(40), 40, 9, epoch).tolist() for epoch in (0, 1)]
 
 
 @pytest.mark.contract("VE-07", "VE-19")
-def test_the_example_goes_on_in_mid_epoch_in_another_world_to_the_same_end(seen):
+def test_the_example_goes_on_in_mid_epoch_in_another_world_to_the_same_end(reports):
     """Alone to the end; and under torchrun with 2 until it dies after step 30, then 3 processes."""
-    found = seen["example"]
+    found = reports["example"]
     assert found["codes"] == [[0], [1], [0, 0, 0], [0], [0, 0]]
     begins = [line.split(":")[0] for line in found["told"] if line.startswith("begins")]
     assert begins[:3] == [
@@ -97,8 +97,8 @@ def test_the_example_goes_on_in_mid_epoch_in_another_world_to_the_same_end(seen)
 
 
 @pytest.mark.contract("VE-20")
-def test_the_examples_batch_and_rate_follow_the_process_count_on_request(seen):
-    sizes = [line.split(": ")[1] for line in seen["example"]["told"] if line.startswith("begins")]
+def test_the_examples_batch_and_rate_follow_the_process_count_on_request(reports):
+    sizes = [line.split(": ")[1] for line in reports["example"]["told"] if line.startswith("begins")]
     assert sizes == [
         "world=1 global_batch=48 rate=0.05",
         "world=2 global_batch=48 rate=0.05",

@@ -11,9 +11,9 @@ from tests.launcher.agent.crew import Crew
 @pytest.fixture
 def hosts():
     """Three, each in a network namespace of its own."""
-    made = Hosts(3)
-    yield made
-    made.end()
+    new_hosts = Hosts(3)
+    yield new_hosts
+    new_hosts.end()
 
 
 @pytest.fixture
@@ -32,10 +32,10 @@ def job(tmp_path, hosts):
     )
     token = tmp_path / "token"
     token.write_text("a token of these three hosts")
-    made = Crew(tmp_path / "crew", "2:3", *more, "--token-file", str(token))
-    made.endpoint = ("--rdzv-endpoint", f"{hosts.address(1)}:29400")
-    yield made
-    made.end()
+    crew = Crew(tmp_path / "crew", "2:3", *more, "--token-file", str(token))
+    crew.endpoint = ("--rdzv-endpoint", f"{hosts.address(1)}:29400")
+    yield crew
+    crew.end()
 
 
 @pytest.mark.root
@@ -51,9 +51,9 @@ def test_of_two_hosts_that_cannot_reach_each_other_the_younger_leaves(job, hosts
     first = job.world(2, seconds=200)
     assert {life.name for life in first} == {"w1", "w2"}
     assert job.codes(agents[2]) == [138]
-    (ended,) = agents[2].told("agent_ended")
+    (ended,) = agents[2].entries("agent_ended")
     assert (ended["reason"], "does not reach w2" in ended["detail"]) == ("link_faulty", True)
-    (link,) = agents[0].told("link_faulty")
+    (link,) = agents[0].entries("link_faulty")
     assert link["members"] == "w2, w3"
     job.finish()
     assert job.codes(*agents[:2]) == [0, 0]

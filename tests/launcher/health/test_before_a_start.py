@@ -22,7 +22,7 @@ if "turnout.launcher.health.probes" in sys.orig_argv:
 
 def measured_together(agent):
     """True if a collective with others was timed. Who computed slowly, on a busy machine, is measured again alone."""
-    return any(each.get("collective_s", 0) > 0 for each in agent.told("node_checked"))
+    return any(each.get("collective_s", 0) > 0 for each in agent.entries("node_checked"))
 
 
 USUAL = ("2:3", "--max-restarts", "1", "--last-call-s", "2")
@@ -32,14 +32,14 @@ USUAL = ("2:3", "--max-restarts", "1", "--last-call-s", "2")
 def job(tmp_path, request):
     """Three agents at most, of which one may be lost; or what a test asks for. {folder} stands for one of its own."""
     arguments = (each.format(folder=tmp_path / "rounds") for each in getattr(request, "param", USUAL))
-    made = Crew(tmp_path / "crew", *arguments, "--network-check")
-    yield made
-    made.end()
+    crew = Crew(tmp_path / "crew", *arguments, "--network-check")
+    yield crew
+    crew.end()
 
 
-def told(job, word):
+def log_entries(job, word):
     """Give the log entries of all agents together: the coordinator may change."""
-    return [each for agent in job.agents for each in agent.told(word)]
+    return [each for agent in job.agents for each in agent.entries(word)]
 
 
 @pytest.mark.contract("CS-18", "DL-30", "DL-84", "DL-85", "DL-86", "DL-83")
@@ -68,23 +68,23 @@ def test_a_check_comes_before_each_start_and_a_faulty_node_is_left_out(job, tmp_
     first = job.world(2, seconds=120)
     assert {life.name for life in first} == agents.keys() - {broken}
     assert job.codes(agents[broken]) == [138]
-    assert agents[broken].told("agent_ended")[0]["reason"] == "node_faulty"
-    assert {each["member"] for each in told(job, "node_left_out")} == {broken}
+    assert agents[broken].entries("agent_ended")[0]["reason"] == "node_faulty"
+    assert {each["member"] for each in log_entries(job, "node_left_out")} == {broken}
     well = [agent for name, agent in agents.items() if name != broken]
     assert all(measured_together(agent) for agent in well)
-    (lead,) = [agent for agent in well if agent.told("world_formed")]
+    (lead,) = [agent for agent in well if agent.entries("world_formed")]
     words = [each["event"] for each in lead.events]
     assert words.index("check_ended") < words.index("world_formed") < words.index("processes_started")
 
-    checks = len(told(job, "check_ended"))
+    checks = len(log_entries(job, "check_ended"))
     os.kill(first[0].pid, signal.SIGKILL)
-    until(lambda: len(told(job, "check_ended")) > checks, job.told)
+    until(lambda: len(log_entries(job, "check_ended")) > checks, job.log_text)
     second = job.world(2, after=first[0].round)
 
     healthy = job.start(broken, "--host", "another-node")  # DL-83: its replacement, where a controller puts it
     third = job.world(3, after=second[0].round, seconds=120)
     assert {life.name for life in third} == agents.keys()
-    assert told(job, "check_started")[-1]["members"] == 3, "all were checked anew, the replacement among them"
+    assert log_entries(job, "check_started")[-1]["members"] == 3, "all were checked anew, the replacement among them"
     assert measured_together(healthy)
     job.finish()
     assert job.codes(*well, healthy) == [0, 0, 0]
@@ -97,7 +97,7 @@ def test_a_node_whose_switchbox_has_no_working_link_does_not_train(job):
     """Here no pair of GPUs is there. DL-96, DL-35"""
     agent = job.start("w0")
     assert job.codes(agent) == [138]
-    (ended,) = agent.told("agent_ended")
+    (ended,) = agent.entries("agent_ended")
     assert ended["reason"] == "node_faulty"
     assert "0 of 4 links" in ended["detail"]
     assert not job.lives()

@@ -23,7 +23,7 @@ class Wires:
         return found
 
 
-def judged(wires, checks=USUAL):
+def verdict_of(wires, checks=USUAL):
     return judge_links(bandwidths(checks.box_pairs, wires), checks.min_bandwidth_mb_per_s, checks.min_channels)
 
 
@@ -31,7 +31,7 @@ def judged(wires, checks=USUAL):
 def test_the_pairs_of_the_guide_are_measured_one_by_one():
     """DL-96, DL-33"""
     wires = Wires()
-    assert judged(wires) == Box()
+    assert verdict_of(wires) == Box()
     assert wires.asked == [(0, 1), (2, 4), (3, 5), (6, 7)]
 
 
@@ -47,7 +47,7 @@ def test_the_pairs_of_the_guide_are_measured_one_by_one():
     ],
 )
 def test_links(wires, broken, faulty):
-    box = judged(wires)
+    box = verdict_of(wires)
     assert (box.broken, box.faulty) == (broken, faulty)
     assert all(f"{one}:{other}" in box.why for one, other in broken)
 
@@ -56,8 +56,8 @@ def test_other_limits():
     checks = NodeChecks(
         network=True, switchbox=True, box_pairs=((0, 1), (2, 3)), min_bandwidth_mb_per_s=5, min_channels=1
     )
-    assert not judged(Wires(l0_1=4), checks).faulty
-    assert judged(Wires(l0_1=4, l2_3=4.9), checks).faulty
+    assert not verdict_of(Wires(l0_1=4), checks).faulty
+    assert verdict_of(Wires(l0_1=4, l2_3=4.9), checks).faulty
 
 
 def test_without_gpus_the_copy_finds_no_link():

@@ -42,25 +42,25 @@ def steps_of(took_s, count):
     return Progress(count, 0.0, marked=True, counts=counts_of([took_s] * count))
 
 
-def told(seen_at, until_s, limits=LIMITS, *, away=()):
+def changes_until(seen_at, until_s, limits=LIMITS, *, away=()):
     """Give what a watch tells, as (when, what). seen_at: the process at a time; away: spans in which nobody looks."""
     watch, news, now_s = ProgressWatch(), [], 0.0
     while now_s <= until_s:
         if not any(start_s < now_s < end_s for start_s, end_s in away):
-            watch, said = observe(watch, seen_at(now_s), limits, now_s)
-            if said is not None:
-                news.append((now_s, said))
+            watch, change = observe(watch, seen_at(now_s), limits, now_s)
+            if change is not None:
+                news.append((now_s, change))
         now_s += limits.look_s
     return news
 
 
-def stands(seen):
-    return lambda now_s: seen
+def is_standing(progress):
+    return lambda now_s: progress
 
 
 @pytest.mark.contract("DL-113")
 @pytest.mark.parametrize(
-    ("seen", "limits", "is_s"),
+    ("progress", "limits", "is_s"),
     [
         pytest.param(Progress(), LIMITS, 1_800, id="before the first step"),
         pytest.param(steps_of(10.0, 19), LIMITS, 1_800, id="with few steps"),
@@ -79,12 +79,12 @@ def stands(seen):
         pytest.param(Progress(9, phase="saving"), HangLimits(at_most_s=2), 1_800, id="and a phase is none"),
     ],
 )
-def test_the_limit(seen, limits, is_s):
-    assert is_s <= hang_limit_s(seen, limits) <= is_s * WIDTH
+def test_the_limit(progress, limits, is_s):
+    assert is_s <= hang_limit_s(progress, limits) <= is_s * WIDTH
 
 
 def test_a_process_that_stands_still_is_told_once_with_the_reason():
-    ((at_s, hang),) = told(stands(steps_of(4.0, 1_000)), 100.0)
+    ((at_s, hang),) = changes_until(is_standing(steps_of(4.0, 1_000)), 100.0)
     assert isinstance(hang, Hang)
     assert 10.0 < at_s <= 10.0 * WIDTH + 0.25
     assert str(hang) == "no progress for 10.2 s in one step, the limit is 10.0 s"
@@ -92,15 +92,15 @@ def test_a_process_that_stands_still_is_told_once_with_the_reason():
 
 def test_one_that_goes_on_is_told_too_and_may_hang_again():
     before, after = steps_of(2.0, 1_000), Progress(1_001, 60.0, marked=True, counts=counts_of([2.0] * 1_000 + [60.0]))
-    news = told(lambda now_s: before if now_s < 60 else after, 70.0)
-    assert [type(said) for _, said in news] == [Hang, Resumed, Hang]
+    news = changes_until(lambda now_s: before if now_s < 60 else after, 70.0)
+    assert [type(change) for _, change in news] == [Hang, Resumed, Hang]
     assert news[1][1].after_s == pytest.approx(60.0, abs=0.5)
 
 
 def test_a_phase_is_no_hang_until_patience_ends():
     running = steps_of(1.0, 1_000)
     saves = Progress(1_000, 0.0, "saving", 1, 3.0, True, running.counts)
-    ((at_s, hang),) = told(lambda now_s: running if now_s < 3 else saves, 3_000.0)
+    ((at_s, hang),) = changes_until(lambda now_s: running if now_s < 3 else saves, 3_000.0)
     assert 1_803 < at_s < 1_804
     assert str(hang).startswith("no progress for 1800.2 s in 'saving'")
 
@@ -109,13 +109,13 @@ def test_after_a_phase_a_step_has_its_whole_time():
     running, counts = steps_of(4.0, 1_000), counts_of([4.0] * 1_000)
     back = Progress(1_000, 0.0, "", 2, 600.0, True, counts)
     saves = Progress(1_000, 0.0, "saving", 1, 3.0, True, counts)
-    ((at_s, _),) = told(lambda now_s: running if now_s < 3 else saves if now_s < 600 else back, 700.0)
+    ((at_s, _),) = changes_until(lambda now_s: running if now_s < 3 else saves if now_s < 600 else back, 700.0)
     assert 610 < at_s < 611
 
 
 def test_a_machine_that_stood_still_accuses_nobody():
     """Frozen, moved to another host, or busy beyond measure: the agent did not look either."""
-    ((at_s, _),) = told(stands(steps_of(4.0, 1_000)), 10_020.0, away=[(2.0, 10_000.0)])
+    ((at_s, _),) = changes_until(is_standing(steps_of(4.0, 1_000)), 10_020.0, away=[(2.0, 10_000.0)])
     assert at_s > 10_000 + 10 - 2 - 4 * LIMITS.look_s
 
 
@@ -167,7 +167,7 @@ def played(times_s, repeat=30):
 @settings(max_examples=scaled(15), deadline=None)
 def test_a_hang_is_found_within_three_rare_steps_and_none_before_it(times_s):
     seen_at, end_s, rare_s = played(times_s)
-    ((at_s, hang),) = told(seen_at, end_s + 20.0)
+    ((at_s, hang),) = changes_until(seen_at, end_s + 20.0)
     assert isinstance(hang, Hang)
     assert 0 < at_s - end_s <= 3 * rare_s
 
@@ -176,4 +176,4 @@ def test_a_hang_is_found_within_three_rare_steps_and_none_before_it(times_s):
 @settings(max_examples=scaled(15), deadline=None)
 def test_steps_below_the_floor_are_never_a_hang(times_s, look_s):
     seen_at, end_s, _ = played(times_s, 2)
-    assert not told(seen_at, end_s, HangLimits(look_s=look_s))
+    assert not changes_until(seen_at, end_s, HangLimits(look_s=look_s))

@@ -24,21 +24,21 @@ def some(*found):
 def true(floor, rounds):
     """Give what can be found: faulty nodes, and bad links that a first-round group tried without another fault."""
     dead = floor.dead | floor.broken
-    tried = [{int(name[1:]) for name in group} for group in rounds[0]]
+    group_sets = [{int(name[1:]) for name in group} for group in rounds[0]]
 
-    def seen(links, others):
-        return sorted(link for link in links if any({*link} <= group and not group & others for group in tried))
+    def passes_of(links, others):
+        return sorted(link for link in links if any({*link} <= group and not group & others for group in group_sets))
 
     return (
         sorted((number,) for number in dead),
-        seen(floor.cut, dead),
+        passes_of(floor.cut, dead),
         sorted((number,) for number in floor.tired),
         sorted((number,) for number in floor.far),
-        seen(floor.thin, dead | floor.far),
+        passes_of(floor.thin, dead | floor.far),
     )
 
 
-def told(verdict, floor, rounds):
+def verdicts_told(verdict, floor, rounds):
     """Give the faults that a verdict names; bad links that happened to be tried later are left out."""
     truth = true(floor, rounds)
     return (
@@ -344,7 +344,7 @@ def test_of_two_with_a_broken_one_the_other_is_measured_alone():
 
 
 @pytest.mark.parametrize(
-    "made",
+    "build",
     [
         pytest.param(lambda: Check(()), id="nobody"),
         pytest.param(lambda: Check(("n0", "n0")), id="a node twice"),
@@ -355,9 +355,9 @@ def test_of_two_with_a_broken_one_the_other_is_measured_alone():
         pytest.param(lambda: StragglerLimits(compute_s=0.0), id="a floor of nothing"),
     ],
 )
-def test_what_cannot_be_is_refused(made):
+def test_what_cannot_be_is_refused(build):
     with pytest.raises(BadCheck):
-        made()
+        build()
 
 
 # Laws. Faults of up to a third of the nodes, each node with one at most.
@@ -387,7 +387,7 @@ def test_every_fault_of_few_nodes_is_found_exactly(nodes, maximum):
     """maximum: rounds. 1 + log2 of the nodes, rounded up; of three, whose pairs are all tried, of seven one more."""
     for floor in small_floors(nodes):
         verdict, rounds = floor.check(ROBUST, maximum)
-        assert told(verdict, floor, rounds) == true(floor, rounds), floor
+        assert verdicts_told(verdict, floor, rounds) == true(floor, rounds), floor
         assert not verdict.undecided, floor
 
 
@@ -401,13 +401,13 @@ def floors(draw, share=3):
     for kind in draw(st.lists(st.sampled_from(kinds), max_size=nodes // share)):
         if len(left) < 2:
             break
-        here, *left = left
+        host, *left = left
         if kind in ("cut", "thin"):
-            there = here ^ 1 if here ^ 1 in left and draw(st.booleans()) else left[0]
-            left = [other for other in left if other != there]
-            faults.append((kind, some(here, there)))
+            other_host = host ^ 1 if host ^ 1 in left and draw(st.booleans()) else left[0]
+            left = [other for other in left if other != other_host]
+            faults.append((kind, some(host, other_host)))
         else:
-            faults.append((kind, some(here)))
+            faults.append((kind, some(host)))
     return SimulatedNodes(nodes, seed=draw(st.integers(0, 99)), **_by_kind(faults))
 
 
@@ -416,7 +416,7 @@ def floors(draw, share=3):
 @given(floors(), st.sampled_from([SlowRule.MEDIAN, SlowRule.SPREAD]))
 def test_up_to_a_third_is_found_exactly_in_at_most_five_rounds(floor, rule):
     verdict, rounds = floor.check(StragglerLimits(rule=rule), maximum=5)
-    assert told(verdict, floor, rounds) == true(floor, rounds)
+    assert verdicts_told(verdict, floor, rounds) == true(floor, rounds)
     assert not verdict.undecided
     suspects = {node for group in rounds[0] for node in group if numbers_of(group) & touched(floor)}
     assert all(suspects & {*group} for later in rounds[1:] for group in later), "a group without a suspect"

@@ -42,12 +42,14 @@ def member(name, incarnation=0, **more):
 class Story:
     """nnodes: "min:max". base: what a succeeds with, None for a job that nobody has begun."""
 
-    def __init__(self, nnodes, base=None, wanted=0, granted=None, only=False, succeeds=None, begins_s=0.0, **terms):
+    def __init__(
+        self, nnodes, base=None, worker_count=0, granted=None, only=False, succeeds=None, begins_s=0.0, **terms
+    ):
         minimum, _, maximum = nnodes.partition(":")
         self.terms = ElasticSpec(int(minimum), int(maximum or minimum), **{"max_restarts": 3, **terms})
         self.now_s = begins_s
         self.state = begin(
-            member("a"), "job", self.terms, begins_s, worker_count=wanted, granted=granted, sole_coordinator=only
+            member("a"), "job", self.terms, begins_s, worker_count=worker_count, granted=granted, sole_coordinator=only
         )
         if base is not None:
             self.state = replace_coordinator(self.state, base, RestartBudget(), **(succeeds or {}))
@@ -62,12 +64,14 @@ class Story:
                 self.told.setdefault(id_.partition("/")[0], []).append(effect.message)
         return self
 
-    def join(self, *names, base=NO_BASE, incarnation=0, wanted=0, budget=None, terms=None, importing_s=0.0, **more):
+    def join(
+        self, *names, base=NO_BASE, incarnation=0, worker_count=0, budget=None, terms=None, importing_s=0.0, **more
+    ):
         for name in names:
             self.ids[name] = f"{name}/{incarnation}"
-        came = [member(name, incarnation, **more) for name in names]
-        brought = (terms or self.terms, base, budget or RestartBudget(), wanted, (), importing_s)
-        return self.happens(*(Joined(each, *brought) for each in came))
+        newcomers = [member(name, incarnation, **more) for name in names]
+        arguments = (terms or self.terms, base, budget or RestartBudget(), worker_count, (), importing_s)
+        return self.happens(*(Joined(each, *arguments) for each in newcomers))
 
     def say(self, names, message):
         """Send a message from each of these names; the lost ones send nothing."""

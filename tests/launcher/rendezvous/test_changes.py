@@ -17,7 +17,7 @@ def running(nnodes, names, **more):
 
 
 @pytest.mark.parametrize(
-    ("nnodes", "more", "there", "come", "after_s", "phase"),
+    ("nnodes", "more", "members", "come", "after_s", "phase"),
     [
         pytest.param("1:2", {}, "ab", "c", 600, "training", id="the world is full: who comes late waits"),
         pytest.param("1:4", {"node_unit": 2}, "ab", "c", 600, "training", id="not a whole unit: it waits"),
@@ -29,19 +29,19 @@ def running(nnodes, names, **more):
         pytest.param("1:3", {}, "ab", "c", 0, "stopping", id="the max is reached: nobody else can come"),
     ],
 )
-def test_who_comes_late_ends_no_world_unless_it_can_grow(nnodes, more, there, come, after_s, phase):
-    story = running(nnodes, there, **more).join(*come).wait(after_s)
+def test_who_comes_late_ends_no_world_unless_it_can_grow(nnodes, more, members, come, after_s, phase):
+    story = running(nnodes, members, **more).join(*come).wait(after_s)
     assert story.phase == phase
     if phase == "training":
         assert story.last(come[0], Waiting).reason == "spare"
-        assert story.last(there[0]).round == 1
+        assert story.last(members[0]).round == 1
 
 
 def test_a_world_grows_to_the_wanted_size_at_once_and_by_whole_units_only():
-    story = Story("1:8", last_call_s=0.0, node_unit=2, wanted=2).join("a", "b")
-    story.join("c", wanted=4)
+    story = Story("1:8", last_call_s=0.0, node_unit=2, worker_count=2).join("a", "b")
+    story.join("c", worker_count=4)
     assert story.phase == "training"
-    story.join("d", wanted=4).ready("ab")
+    story.join("d", worker_count=4).ready("ab")
     assert (story.world, story.round) == ("abcd", 2)
     assert story.last("c", Formed).reason == "member_joined"
 
@@ -53,7 +53,7 @@ def test_somebody_looks_again_when_the_world_has_settled(joined_s):
 
 
 @pytest.mark.parametrize(
-    ("nnodes", "unit", "there", "lost", "world"),
+    ("nnodes", "unit", "members", "lost", "world"),
     [
         pytest.param("1:4", 1, "abcd", "d", "abc", id="the world shrinks at once"),
         pytest.param("1:4", 1, "abcd", "cd", "ab", id="by two at once"),
@@ -63,9 +63,9 @@ def test_somebody_looks_again_when_the_world_has_settled(joined_s):
         pytest.param("3:4", 2, "abcd", "d", "", id="below the min as the unit makes it"),
     ],
 )
-def test_a_member_is_lost(nnodes, unit, there, lost, world):
-    story = running(nnodes, there, node_unit=unit, granted=1).lose(lost)
-    stayed = [name for name in there if name not in lost]
+def test_a_member_is_lost(nnodes, unit, members, lost, world):
+    story = running(nnodes, members, node_unit=unit, granted=1).lose(lost)
+    stayed = [name for name in members if name not in lost]
     assert all(story.last(name) == Stop(1, "member_lost", 30.0) for name in stayed)
     story.ready(stayed)
     if story.phase == "claiming":
@@ -182,8 +182,8 @@ def test_a_world_is_not_stopped_for_a_newcomer_that_still_imports():
     story = trains().join("b", importing_s=PATIENCE_S).wait(100.0)
     assert (story.phase, story.world) == ("training", "a")
     assert story.last("a", Stop, StopAt) is None
-    told = story.last("b", Waiting)
-    assert (told.reason, "imports" in told.detail) == ("spare", True)
+    message = story.last("b", Waiting)
+    assert (message.reason, "imports" in message.detail) == ("spare", True)
 
 
 @pytest.mark.parametrize(

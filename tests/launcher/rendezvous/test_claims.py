@@ -169,10 +169,10 @@ def test_a_return_in_a_lost_members_place_counts_where_one_world_fits(nnodes, na
 )
 def test_a_successor_takes_who_is_new_for_the_one_that_is_lost(names, comes, world):
     """The successor has not formed that world, and knows no names of it."""
-    kept = LastWorld(7, 2, True)
-    story = Story("2", base=kept if names else LastWorld(7, 2, False), last_call_s=0.0)
+    base = LastWorld(7, 2, True)
+    story = Story("2", base=base if names else LastWorld(7, 2, False), last_call_s=0.0)
     if names:
-        story.join(*names, base=kept)
+        story.join(*names, base=base)
     for name, more in comes.items():
         story.join(name, incarnation=1, **more)
     assert story.wait(2.0).world == world
@@ -181,9 +181,9 @@ def test_a_successor_takes_who_is_new_for_the_one_that_is_lost(names, comes, wor
 def test_the_minority_says_no_arbiter_and_ends():
     story = succeeded("ab").wait(7.9)
     assert story.phase == "gathering"
-    told = story.wait(0.1).last("b", Finish)
-    assert (told.exit, told.reason) == (1, "no_arbiter")
-    assert told.detail.startswith("2 of the 4 workers of round 7 are left")
+    message = story.wait(0.1).last("b", Finish)
+    assert (message.exit, message.reason) == (1, "no_arbiter")
+    assert message.detail.startswith("2 of the 4 workers of round 7 are left")
 
 
 def test_where_nobody_may_succeed_half_of_the_world_is_enough():
@@ -237,8 +237,8 @@ def test_too_few_without_arbiter_send_all_to_look_for_a_coordinator():
     assert story.of(StepDown) == []
     down = story.wait(20.0).of(StepDown)[0]
     assert (down.to.coordinator, down.to.port, story.phase) == ("", 0, "over")
-    again = Story("3:4", **(more | {"begins_s": 95.0})).join("a", "b", base=LastWorld(7, 4, True))
-    assert again.wait(6.0).last("a", Finish).reason == "join_timeout"
+    second_story = Story("3:4", **(more | {"begins_s": 95.0})).join("a", "b", base=LastWorld(7, 4, True))
+    assert second_story.wait(6.0).last("a", Finish).reason == "join_timeout"
 
 
 def test_the_round_follows_the_newest_that_anybody_knows():

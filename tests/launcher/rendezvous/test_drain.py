@@ -58,8 +58,8 @@ def test_was_it_passed_a_later_one_is_agreed():
 def test_all_stop_the_leaver_is_drained_and_the_others_go_on():
     story = reached(running("abc", steps={"a": 10}).leave("c"), a=10, b=10, c=10)
     story.say("abc", Succeeded(1))
-    told = story.last("c", Finish)
-    assert (told.exit, told.reason) == (143, "drained")
+    message = story.last("c", Finish)
+    assert (message.exit, message.reason) == (143, "drained")
     assert (story.world, story.round) == ("ab", 2)
     assert story.last("a", Formed).reason == "member_left"
     assert story.last("a", Finish) is None
@@ -196,7 +196,7 @@ def test_leaving_twice_is_leaving_once():
 # Before they go: what only they hold goes to who stays.
 
 
-def held(step, rank, of=4, parts=True, count=0):
+def held_step(step, rank, of=4, parts=True, count=0):
     return HeldStep(step, rank, of, 1, count, parts)
 
 
@@ -212,10 +212,10 @@ def drained(job, leavers, memory, grace_s=10.0):
     return job
 
 
-OWN = {name: (held(9, at),) for at, name in enumerate("abcd")}
+OWN = {name: (held_step(9, at),) for at, name in enumerate("abcd")}
 
 
-def taken(job, name):
+def adopted_shards(job, name):
     """Give what this member is to adopt, and from whom."""
     found = job.last(name, Handover)
     return (
@@ -229,11 +229,11 @@ def taken(job, name):
 def test_three_of_four_leave_and_the_one_that_stays_takes_their_shards():
     job = drained(training(), "bcd", OWN)
     assert job.phase == "handing"
-    assert taken(job, "a") == [("b", 1, ["b"]), ("c", 2, ["c"]), ("d", 3, ["d"])]
+    assert adopted_shards(job, "a") == [("b", 1, ["b"]), ("c", 2, ["c"]), ("d", 3, ["d"])]
     assert job.last("a", Handover).shards[0] == AdoptShards("b", 1, 1, (DaemonEndpoint("b/0", "b", "127.0.0.1", 7),))
     assert [job.last(name) for name in "bcd"] == [Handover(1, 9, 1, 4, 8.0, ())] * 3, "which write it, and wait"
     assert job.events("shards_handed_over")[0][1]["to"] == {"a": 3}
-    job.say("a", ShardsAdopted(1, (*OWN["a"], *(held(9, rank, count=1) for rank in (1, 2, 3)))))
+    job.say("a", ShardsAdopted(1, (*OWN["a"], *(held_step(9, rank, count=1) for rank in (1, 2, 3)))))
     assert [job.last(name, Finish).exit for name in "bcd"] == [143] * 3
     formed = job.last("a", Formed)
     assert (formed.restore_step, formed.saved_round, formed.saved_by, formed.ranks, formed.locations) == (
@@ -247,10 +247,10 @@ def test_three_of_four_leave_and_the_one_that_stays_takes_their_shards():
 
 def test_two_stay_and_take_one_each():
     job = drained(training(), "cd", OWN)
-    assert (taken(job, "a"), taken(job, "b")) == ([("c", 2, ["c"])], [("d", 3, ["d"])])
-    job.say("a", ShardsAdopted(1, (*OWN["a"], held(9, 2, count=1))))
+    assert (adopted_shards(job, "a"), adopted_shards(job, "b")) == ([("c", 2, ["c"])], [("d", 3, ["d"])])
+    job.say("a", ShardsAdopted(1, (*OWN["a"], held_step(9, 2, count=1))))
     assert job.phase == "handing", "b has not answered"
-    job.say("b", ShardsAdopted(1, (*OWN["b"], held(9, 3, count=1))))
+    job.say("b", ShardsAdopted(1, (*OWN["b"], held_step(9, 3, count=1))))
     assert {(each.first_rank, each.endpoint.name) for each in job.last("a", Formed).locations} == {(1, "b"), (3, "b")}
 
 
@@ -265,7 +265,7 @@ def test_nobody_waits_longer_than_the_most_hurried_leaver_can():
 
 def test_who_takes_is_lost_meanwhile():
     job = drained(training(), "cd", OWN)
-    job.say("b", ShardsAdopted(1, (*OWN["b"], held(9, 3, count=1)))).lose("a")
+    job.say("b", ShardsAdopted(1, (*OWN["b"], held_step(9, 3, count=1)))).lose("a")
     assert job.last("b", Formed).restore_step == -1
     assert job.last("c", Finish)
 
@@ -273,23 +273,26 @@ def test_who_takes_is_lost_meanwhile():
 def test_one_more_is_asked_to_go_meanwhile():
     """One that has adopted a shard hands that over, too."""
     job = drained(training(), "cd", OWN)
-    job.say("a", ShardsAdopted(1, (*OWN["a"], held(9, 2, count=1))))
+    job.say("a", ShardsAdopted(1, (*OWN["a"], held_step(9, 2, count=1))))
     job.leave("b", 9.0)
-    assert taken(job, "a") == [("b", 1, ["b"]), ("d", 3, ["d"])]
-    job.say("a", ShardsAdopted(1, (*OWN["a"], *(held(9, rank, count=1) for rank in (1, 2, 3)))))
+    assert adopted_shards(job, "a") == [("b", 1, ["b"]), ("d", 3, ["d"])]
+    job.say("a", ShardsAdopted(1, (*OWN["a"], *(held_step(9, rank, count=1) for rank in (1, 2, 3)))))
     assert job.last("a", Formed).restore_step == 9
 
 
 @pytest.mark.parametrize(
     "memory",
     [
-        pytest.param({**OWN, "a": (held(9, 0), *(held(9, at, count=1) for at in (1, 2, 3)))}, id="copies are there"),
-        pytest.param({**OWN, "c": (held(8, 2),)}, id="no step is whole"),
+        pytest.param(
+            {**OWN, "a": (held_step(9, 0), *(held_step(9, at, count=1) for at in (1, 2, 3)))}, id="copies are there"
+        ),
+        pytest.param({**OWN, "c": (held_step(8, 2),)}, id="no step is whole"),
         pytest.param(
             {name: (HeldStep(9, 0, ALL, 1), HeldStep(9, 0, ALL, 1, 1)) for name in "abcd"}, id="all have the same"
         ),
         pytest.param(
-            {name: (held(9, at, parts=False),) for at, name in enumerate("abcd")}, id="no other world could read it"
+            {name: (held_step(9, at, parts=False),) for at, name in enumerate("abcd")},
+            id="no other world could read it",
         ),
         pytest.param(dict.fromkeys("abcd", ()), id="nothing is in memory"),
     ],
@@ -303,9 +306,11 @@ def test_there_is_nothing_to_hand_over(memory):
 
 def test_where_the_next_world_keeps_its_size_any_state_is_handed_over():
     """The leaver waits for others, which have the state from those who stay."""
-    whole = {name: (held(9, at, parts=False),) for at, name in enumerate("abcd")}
-    job = drained(training(nnodes="4"), "bcd", whole)
-    job.say("a", ShardsAdopted(1, (*whole["a"], *(held(9, at, parts=False, count=1) for at in (1, 2, 3)))))
+    steps_by_member = {name: (held_step(9, at, parts=False),) for at, name in enumerate("abcd")}
+    job = drained(training(nnodes="4"), "bcd", steps_by_member)
+    job.say(
+        "a", ShardsAdopted(1, (*steps_by_member["a"], *(held_step(9, at, parts=False, count=1) for at in (1, 2, 3))))
+    )
     job.join("e", "f", "g", daemon_port=7)
     formed = job.last("e", Formed)
     assert (formed.restore_step, formed.saved_by, [endpoint.name for endpoint in formed.fetch_from]) == (9, 0, ["a"])
@@ -314,13 +319,13 @@ def test_where_the_next_world_keeps_its_size_any_state_is_handed_over():
 def test_who_is_asked_to_go_while_the_others_are_waited_for():
     """b has taken over what the first two had, below the least; when it is to go as well, all goes to a."""
     job = drained(training(nnodes="4"), "cd", OWN)
-    job.say("a", ShardsAdopted(1, (*OWN["a"], held(9, 2, count=1)))).say(
-        "b", ShardsAdopted(1, (*OWN["b"], held(9, 3, count=1)))
+    job.say("a", ShardsAdopted(1, (*OWN["a"], held_step(9, 2, count=1)))).say(
+        "b", ShardsAdopted(1, (*OWN["b"], held_step(9, 3, count=1)))
     )
     assert job.phase == "gathering"
     job.lose("cd").leave("b")
-    assert taken(job, "a") == [("b", 1, ["b"]), ("ranks 3 and 0 more", 3, ["b"])]
-    job.say("a", ShardsAdopted(1, (*OWN["a"], *(held(9, rank, count=1) for rank in (1, 2, 3)))))
+    assert adopted_shards(job, "a") == [("b", 1, ["b"]), ("ranks 3 and 0 more", 3, ["b"])]
+    job.say("a", ShardsAdopted(1, (*OWN["a"], *(held_step(9, rank, count=1) for rank in (1, 2, 3)))))
     assert job.phase == "gathering"
     assert job.last("b", Finish).exit == 143
 
@@ -332,7 +337,7 @@ def test_who_has_stopped_already_is_asked_to_go():
     assert job.last("c", Finish) is None
     for name in "abd":
         job.say(name, Succeeded(1, OWN[name]))
-    assert (taken(job, "a"), taken(job, "b")) == ([("c", 2, ["c"])], [("d", 3, ["d"])])
+    assert (adopted_shards(job, "a"), adopted_shards(job, "b")) == ([("c", 2, ["c"])], [("d", 3, ["d"])])
 
 
 def test_processes_that_had_to_be_ended():
@@ -341,7 +346,7 @@ def test_processes_that_had_to_be_ended():
     job.wait(8.1)
     assert job.last("a", Stop)
     for at, name in enumerate("abcd"):
-        job.say(name, Ready(1, 1, (), (held(8, at),)))
+        job.say(name, Ready(1, 1, (), (held_step(8, at),)))
     assert job.last("b", Handover).step == 8
     assert job.last("b", Handover).within_s == pytest.approx(1.9 * 0.8)
 

@@ -58,9 +58,9 @@ def test_the_budget_is_of_the_job_and_its_end_is_told():
     for culprit in "ab":
         next_round(story.fail(culprit))
     next_round(story.fail("c"))
-    told = story.last("a", Finish)
-    assert (told.exit, told.reason) == (1, "budget_spent")
-    assert told.detail == "2 of 2 restarts are used; c, local rank 0: it crashed"
+    message = story.last("a", Finish)
+    assert (message.exit, message.reason) == (1, "budget_spent")
+    assert message.detail == "2 of 2 restarts are used; c, local rank 0: it crashed"
     assert story.lose("abc").of(JobOver)[0].exit == 1
 
 
@@ -71,8 +71,8 @@ def test_without_restarts_the_first_failure_is_the_last():
 def test_the_end_can_be_read_by_all_however_long_the_error_was():
     """An agent cuts an error at 1,000 letters, and we put more before it: then the frame was none, and nobody ended."""
     story = running(max_restarts=0)
-    told = next_round(story.say("a", ProcessFailed(story.round, 0, "x" * 1_000))).last("b", Finish)
-    assert read_at_member(encode(told)) == told
+    message = next_round(story.say("a", ProcessFailed(story.round, 0, "x" * 1_000))).last("b", Finish)
+    assert read_at_member(encode(message)) == message
 
 
 def test_a_loss_is_free_also_without_restarts():

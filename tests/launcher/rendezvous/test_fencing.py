@@ -15,7 +15,7 @@ def formed(round_, base):
 
 
 @pytest.mark.parametrize(
-    ("ours", "round_", "base", "taken"),
+    ("ours", "round_", "base", "is_taken"),
     [
         pytest.param(0, 1, 0, True, id="the first"),
         pytest.param(4, 5, 4, True, id="the next"),
@@ -25,8 +25,8 @@ def formed(round_, base):
         pytest.param(4, 5, 3, False, id="a newer number from someone who knows less"),
     ],
 )
-def test_rounds_are_taken_in_their_order(ours, round_, base, taken):
-    assert may_train(LastWorld(ours, 2, True), formed(round_, base)) is taken
+def test_rounds_are_taken_in_their_order(ours, round_, base, is_taken):
+    assert may_train(LastWorld(ours, 2, True), formed(round_, base)) is is_taken
 
 
 def test_who_was_told_of_a_round_takes_none_before_it_even_from_outside():
@@ -36,13 +36,13 @@ def test_who_was_told_of_a_round_takes_none_before_it_even_from_outside():
 
 @given(offers=st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), max_size=30))
 def test_rounds_that_a_member_takes_grow_strictly(offers):
-    at, taken = LastWorld(), []
+    at, rounds = LastWorld(), []
     for round_, base in offers:
         if may_train(at, formed(round_, base)):
             assert base >= at.round
             at = LastWorld(round_, 1, True)
-            taken.append(round_)
-    assert taken == sorted(set(taken))
+            rounds.append(round_)
+    assert rounds == sorted(set(rounds))
 
 
 @pytest.mark.parametrize(("members", "beat_s"), [(2, 2.0), (1_024, 2.0), (4_000, 4.0), (20_000, 20.0)])

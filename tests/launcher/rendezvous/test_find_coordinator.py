@@ -248,8 +248,10 @@ def test_who_hears_of_a_world_waits_for_its_members_not_for_the_last_call():
     assert story.join("b", base=LastWorld(1, 3, True)).world == ""
     assert story.wait(1.9).world == ""
     assert story.wait(0.2).world == "ab"
-    whole = Story("2:3", succeeds={"search_began_s": 0.0}, base=LastWorld(), last_call_s=30.0).join("a").wait(1.0)
-    assert whole.join("b", "c", base=LastWorld(1, 3, True)).world == "abc"
+    story_of_world = (
+        Story("2:3", succeeds={"search_began_s": 0.0}, base=LastWorld(), last_call_s=30.0).join("a").wait(1.0)
+    )
+    assert story_of_world.join("b", "c", base=LastWorld(1, 3, True)).world == "abc"
 
 
 def test_pauses_cease_to_grow():

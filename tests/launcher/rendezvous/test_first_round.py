@@ -9,7 +9,7 @@ from turnout.launcher.rendezvous.state import Disconnect, Logged
 
 
 @pytest.mark.parametrize(
-    ("nnodes", "more", "wanted", "come", "after_s", "world"),
+    ("nnodes", "more", "worker_count", "come", "after_s", "world"),
     [
         pytest.param("2", {}, 0, "ab", 0, "ab", id="the max is there: no last call"),
         pytest.param("2", {}, 0, "a", 599, "", id="one of two waits"),
@@ -31,8 +31,8 @@ from turnout.launcher.rendezvous.state import Disconnect, Logged
         pytest.param("1:5", {"node_unit": 2}, 0, "abcde", 30, "abcd", id="max 5, unit 2: four and never five"),
     ],
 )
-def test_the_first_world(nnodes, more, wanted, come, after_s, world):
-    story = Story(nnodes, wanted=wanted, **more).join(*come).wait(after_s)
+def test_the_first_world(nnodes, more, worker_count, come, after_s, world):
+    story = Story(nnodes, worker_count=worker_count, **more).join(*come).wait(after_s)
     assert story.world == world
 
 
@@ -58,9 +58,9 @@ def test_four_of_four_are_complete_and_two_early_ones_erase_nothing():
 
 @pytest.mark.parametrize("wanted_by", ["the first", "a later one"])
 def test_the_wanted_number_may_come_with_any_worker(wanted_by):
-    story = Story("1:4").join("a", wanted=2 if wanted_by == "the first" else 0)
+    story = Story("1:4").join("a", worker_count=2 if wanted_by == "the first" else 0)
     assert story.phase == "gathering"
-    assert story.join("b", wanted=2).world == "ab"
+    assert story.join("b", worker_count=2).world == "ab"
 
 
 def test_who_comes_again_and_again_does_not_put_off_the_last_call():
@@ -83,9 +83,9 @@ def test_each_has_its_own_place_and_all_have_the_same_master():
 def test_too_few_for_too_long_fails_and_names_who_was_there():
     story = Story("3", join_timeout_s=60).join("a", "b").wait(59.9)
     assert story.phase == "gathering"
-    told = story.wait(0.1).last("b", Finish)
-    assert (told.exit, told.reason) == (1, "join_timeout")
-    assert "2 of at least 3 workers came within 60 s: a, b" in told.detail
+    message = story.wait(0.1).last("b", Finish)
+    assert (message.exit, message.reason) == (1, "join_timeout")
+    assert "2 of at least 3 workers came within 60 s: a, b" in message.detail
 
 
 @pytest.mark.parametrize(
@@ -122,24 +122,26 @@ def test_a_member_that_still_ends_an_old_round_is_waited_for():
     assert story.round == 5
 
 
-def waits(story):
+def waiting_entries(story):
     """Give what is told of those who are missing, oldest first."""
-    told = [effect for effect in story.of(Logged) if effect.event == "round_waits"]
-    return [(effect.reason.value, dict(effect.fields)) for effect in told]
+    entries = [effect for effect in story.of(Logged) if effect.event == "round_waits"]
+    return [(effect.reason.value, dict(effect.fields)) for effect in entries]
 
 
 def test_who_is_missing_is_told_at_once_and_then_now_and_then():
     story = Story("3").join(*"abc")
-    assert waits(story) == []
+    assert waiting_entries(story) == []
     story = Story("3").join("a")
     where = {"at": "127.0.0.1:0", "gives_up_in_s": 600}
-    assert waits(story) == [("last_call", {"waited_s": 0.0, "members": 1, "wanted": 3, "missing": [], **where})]
+    assert waiting_entries(story) == [
+        ("last_call", {"waited_s": 0.0, "members": 1, "wanted": 3, "missing": [], **where})
+    ]
     story.wait(5.0).join("b")
-    assert len(waits(story)) == 1, "not at each knock"
-    assert [fields["waited_s"] for _, fields in waits(story.wait(6.0))] == [0.0, 11.0]
+    assert len(waiting_entries(story)) == 1, "not at each knock"
+    assert [fields["waited_s"] for _, fields in waiting_entries(story.wait(6.0))] == [0.0, 11.0]
 
 
 def test_who_of_the_last_world_is_missing_is_told_by_name():
     story = Story("3").join(*"abc").lose("b").ready("ac")
-    reason, fields = waits(story)[-1]
+    reason, fields = waiting_entries(story)[-1]
     assert (reason, fields["members"], fields["wanted"], fields["missing"]) == ("below_min", 2, 3, ["b"])

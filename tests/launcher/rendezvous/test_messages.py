@@ -338,7 +338,7 @@ def test_the_largest_messages_fit():
     assert len(coordinator_messages.encode(coordinator_messages.Roster(1, many))) + MAC_BYTES <= 8 << 20
     path = ("s" * 253,) * 16
     largest = Member("i" * 128, "n" * 253, "h" * 253, "a" * 39, 65_535, 1_024, path)
-    held = (coordinator_messages.HeldStep(1 << 60, 1 << 40, 1 << 40, 1 << 40, 1 << 40, True),) * MAX_HOLDS
+    steps = (coordinator_messages.HeldStep(1 << 60, 1 << 40, 1 << 40, 1 << 40, 1 << 40, True),) * MAX_HOLDS
     join = coordinator_messages.encode(
         coordinator_messages.Join(
             1,
@@ -350,7 +350,7 @@ def test_the_largest_messages_fit():
             coordinator_messages.LastWorld(),
             RestartBudget(),
             9,
-            held,
+            steps,
         )
     )
     assert len(join) + MAC_BYTES <= coordinator_messages.MAX_JOIN_BYTES

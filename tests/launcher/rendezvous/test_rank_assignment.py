@@ -77,7 +77,7 @@ def replacements(draw, maximum=16, indexes=(True, False)):
 
 
 @pytest.mark.parametrize(
-    ("told", "ranked"),
+    ("members", "ranked"),
     [
         pytest.param([], [], id="nobody"),
         pytest.param(
@@ -115,13 +115,13 @@ def replacements(draw, maximum=16, indexes=(True, False)):
         ),
     ],
 )
-def test_a_new_world(told, ranked):
-    for order_told in (told, told[::-1]):
+def test_a_new_world(members, ranked):
+    for order_told in (members, members[::-1]):
         assert names(rank_members(order_told)) == ranked
 
 
 @pytest.mark.parametrize(
-    ("before", "gone", "come", "ranked"),
+    ("before", "lost", "come", "ranked"),
     [
         pytest.param(
             ["s/a", "s/a", "s/b", "s/b"], "w1", [worker("w1", "s/b")], ["w0", "w1", "w2", "w3"],
@@ -148,17 +148,17 @@ def test_a_new_world(told, ranked):
         ),
     ],
 )  # fmt: skip
-def test_a_replacement_moves_nobody_else(before, gone, come, ranked):
+def test_a_replacement_moves_nobody_else(before, lost, come, ranked):
     was = world(*before)
-    after = [member for member in was if member.name not in gone.split()] + come
-    for told in (after, after[::-1]):
-        ranking = rank_members(told, was)
+    after = [member for member in was if member.name not in lost.split()] + come
+    for members in (after, after[::-1]):
+        ranking = rank_members(members, was)
         assert names(ranking) == ranked
         assert (ranking.moved, ranking.is_new) == (0, False)
 
 
 @pytest.mark.parametrize(
-    ("astray", "crossings_left", "anew"),
+    ("astray", "crossings_left", "new_ranks"),
     [
         pytest.param({3: "s/c"}, 5, False, id="one among strangers crosses twice more"),
         pytest.param({3: "s/c", 11: "s/a"}, 5, False, id="of two one finds a seat at home"),
@@ -166,12 +166,12 @@ def test_a_replacement_moves_nobody_else(before, gone, come, ranked):
         pytest.param({3: "s/c", 5: "s/c"}, 3, True, id="two among strangers are too much: ranked anew"),
     ],
 )
-def test_the_excess_is_told_and_past_the_limit_all_are_ranked_anew(astray, crossings_left, anew):
+def test_the_excess_is_told_and_past_the_limit_all_are_ranked_anew(astray, crossings_left, new_ranks):
     """Three leaves of eight: their ring crosses three times, so that up to 1.5 x 3 + 2 = 6.5 may stay."""
     was = world(*(f"s/{leaf}" for leaf in "abc" for _ in range(8)))
     after = [worker(f"x{at}", astray[at]) if at in astray else member for at, member in enumerate(was)]
     ranking = rank_members(after, was)
-    assert (ranking.crossings, ranking.excess, ranking.is_new) == (crossings_left, crossings_left - 3, anew)
+    assert (ranking.crossings, ranking.excess, ranking.is_new) == (crossings_left, crossings_left - 3, new_ranks)
 
 
 def test_a_world_that_strays_too_far_is_optimal_again_and_says_who_moved():
@@ -179,8 +179,8 @@ def test_a_world_that_strays_too_far_is_optimal_again_and_says_who_moved():
     after = list(was)
     for rank in (2, 4, 6):
         after[rank] = worker(f"x{rank}", "s/c")
-    near = rank_members(after, was, NEVER_ANEW)
-    assert (near.crossings, near.optimum, near.moved) == (9, 3, 0)
+    ranks_kept = rank_members(after, was, NEVER_ANEW)
+    assert (ranks_kept.crossings, ranks_kept.optimum, ranks_kept.moved) == (9, 3, 0)
     ranking = rank_members(after, was)
     assert (ranking.crossings, ranking.excess, ranking.is_new) == (3, 0, True)
     assert ranking.moved > 0
@@ -196,8 +196,8 @@ def test_a_resized_world_is_ranked_anew():
 
 def test_a_world_that_only_restarts_keeps_every_rank():
     was = world("s/a", "s/a", "s/b", "s/b")
-    again = [Member(f"again-{member.id}", member.name, member.host, path=member.path) for member in was[::-1]]
-    ranking = rank_members(again, was)
+    restarted = [Member(f"again-{member.id}", member.name, member.host, path=member.path) for member in was[::-1]]
+    ranking = rank_members(restarted, was)
     assert names(ranking) == [member.name for member in was]
     assert not ranking.is_new
 
@@ -219,35 +219,35 @@ def test_the_guides_table_gives_ranks_of_one_access_switch_in_one_run():
 
 @pytest.mark.contract("DL-107")
 def test_the_addresses_are_told_by_rank():
-    told = [
+    addresses = [
         Member("1", "w1", address="10.0.0.9", path=("s", "b")),
         Member("2", "w2", address="10.0.0.1", path=("s", "a")),
     ]
-    assert addresses_by_rank(rank_members(told).members) == ("10.0.0.1", "10.0.0.9")
+    assert addresses_by_rank(rank_members(addresses).members) == ("10.0.0.1", "10.0.0.9")
 
 
 @given(members(), st.data())
-def test_a_new_world_is_a_least_crossing_permutation_whatever_the_order(told, data):
-    ranking = rank_members(told)
-    assert sorted(member.id for member in ranking.members) == sorted(member.id for member in told)
-    assert ranking.crossings == crossings(ranking.members) == ranking.optimum == optimum(told)
-    assert rank_members(data.draw(st.permutations(told))) == ranking
+def test_a_new_world_is_a_least_crossing_permutation_whatever_the_order(drawn_members, data):
+    ranking = rank_members(drawn_members)
+    assert sorted(member.id for member in ranking.members) == sorted(member.id for member in drawn_members)
+    assert ranking.crossings == crossings(ranking.members) == ranking.optimum == optimum(drawn_members)
+    assert rank_members(data.draw(st.permutations(drawn_members))) == ranking
 
 
 @given(members(1, 6))
 @example([worker("w0", "s/a"), worker("w1", "s/b"), worker("w2"), worker("w3", "s/a")])
-def test_no_order_at_all_crosses_less_than_the_optimum(told):
-    assert min(crossings(each) for each in permutations(told)) == optimum(told)
+def test_no_order_at_all_crosses_less_than_the_optimum(drawn_members):
+    assert min(crossings(each) for each in permutations(drawn_members)) == optimum(drawn_members)
 
 
 @given(st.lists(paths(), min_size=1, max_size=12))
 def test_ranks_are_those_that_the_planner_gives_and_cost_what_it_counts(drawn):
     built = build(MapEntry(f"h{at}", path, at + 1) for at, path in enumerate(drawn))
     ranking = rank_members([Member(f"h{at}", f"h{at}", f"h{at}", path=path) for at, path in enumerate(drawn)])
-    placed = [built.id_of_host[member.host] for member in ranking.members]
-    assert placed == [host for host, _ in in_rank_order(built, [(host, 1) for host in range(len(drawn))])]
-    assert ranking.crossings == ring_cost(built, placed).crossings[0]
-    assert ring_cost(built, placed).crossings == tuple(n if n > 1 else 0 for n in ring_cost(built, placed).switches)
+    host_ids = [built.id_of_host[member.host] for member in ranking.members]
+    assert host_ids == [host for host, _ in in_rank_order(built, [(host, 1) for host in range(len(drawn))])]
+    assert ranking.crossings == ring_cost(built, host_ids).crossings[0]
+    assert ring_cost(built, host_ids).crossings == tuple(n if n > 1 else 0 for n in ring_cost(built, host_ids).switches)
 
 
 @given(replacements(), st.randoms(use_true_random=False))
@@ -257,12 +257,12 @@ def test_below_the_limit_stayers_keep_ranks_and_past_it_order_is_optimal(both, d
     assert sorted(member.id for member in ranking.members) == sorted(member.id for member in after)
     assert rank_members(dice.sample(after, len(after)), before) == ranking
     rank_of = {member.id: rank for rank, member in enumerate(ranking.members)}
-    kept = [member.id for member in before if member.id in rank_of]
+    stayers = [member.id for member in before if member.id in rank_of]
     if ranking.is_new:
         assert ranking.excess == 0
-        assert not kept or not LIMIT.allows(rank_members(after, before, NEVER_ANEW).crossings, ranking.optimum)
+        assert not stayers or not LIMIT.allows(rank_members(after, before, NEVER_ANEW).crossings, ranking.optimum)
     else:
-        assert all(before[rank_of[id_]].id == id_ for id_ in kept)
+        assert all(before[rank_of[id_]].id == id_ for id_ in stayers)
         assert LIMIT.allows(ranking.crossings, ranking.optimum)
 
 
@@ -286,10 +286,10 @@ def _all_tiers(ranked):
 @pytest.mark.parametrize(("size", "most_a_member"), [(1024, 120), (10_000, 70)])
 def test_the_work_for_a_member_does_not_grow_with_the_world(size, most_a_member):
     """A world that is new, and one with 20 replaced at other places: 36 and 96 lines a member of 1,024 were seen."""
-    told = [worker(f"w-{at}", f"core/s{at % 40 // 8}/l{at % 40}", at) for at in range(size)]
-    before = rank_members(told).members
+    members = [worker(f"w-{at}", f"core/s{at % 40 // 8}/l{at % 40}", at) for at in range(size)]
+    before = rank_members(members).members
     after = [*before[:-20], *(worker(f"x-{at}", f"core/s{at % 5}/l{at % 40}", at) for at in range(20))]
-    for told_now, was in ((told, ()), (after, before)):
+    for told_now, was in ((members, ()), (after, before)):
         assert lines_run(partial(rank_members, told_now, was)) <= most_a_member * size
 
 
@@ -303,12 +303,12 @@ def test_no_library_is_loaded_for_it():
 
 def test_a_job_that_keeps_its_order_is_ranked_by_index():
     members = [worker(f"w{at}", "ab"[at % 2], at) for at in range(12)]
-    kept, by_fabric = rank_members(members, by_index=True), rank_members(members)
-    assert names(kept) == [f"w{at}" for at in range(12)]
-    assert (kept.crossings, by_fabric.crossings) == (12, 2)
+    by_index, by_fabric = rank_members(members, by_index=True), rank_members(members)
+    assert names(by_index) == [f"w{at}" for at in range(12)]
+    assert (by_index.crossings, by_fabric.crossings) == (12, 2)
 
 
 def test_who_comes_back_elsewhere_keeps_the_rank_of_its_index():
     before = world("a", "a", "b", "b")
-    again = [*before[:1], worker("w1", "c", 1), *before[2:]]
-    assert names(rank_members(again, before, by_index=True)) == ["w0", "w1", "w2", "w3"]
+    members = [*before[:1], worker("w1", "c", 1), *before[2:]]
+    assert names(rank_members(members, before, by_index=True)) == ["w0", "w1", "w2", "w3"]

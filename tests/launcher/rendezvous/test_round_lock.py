@@ -32,7 +32,7 @@ records = st.builds(RoundRecord, words, numbers, words, words, st.integers(0, 65
 
 
 @pytest.mark.parametrize(
-    ("there", "dead", "may", "why", "wait_s"),
+    ("view", "dead", "may", "why", "wait_s"),
     [
         pytest.param(held(), False, True, ClaimReason.NOBODY, 0, id="nobody ever claimed"),
         pytest.param(
@@ -53,8 +53,8 @@ records = st.builds(RoundRecord, words, numbers, words, words, st.integers(0, 65
         ),
     ],
 )
-def test_who_may_claim(there, dead, may, why, wait_s):
-    verdict = may_claim(there, "bert", "me", dead=dead)
+def test_who_may_claim(view, dead, may, why, wait_s):
+    verdict = may_claim(view, "bert", "me", dead=dead)
     assert (verdict.allowed, verdict.reason, verdict.wait_s) == (may, why, wait_s)
 
 
@@ -63,7 +63,7 @@ def test_the_hold_is_the_callers():
 
 
 @pytest.mark.parametrize(
-    ("there", "known", "expected"),
+    ("view", "known", "expected"),
     [
         pytest.param(held(), 0, 1, id="the first"),
         pytest.param(held(record(7), newest_round=7), 0, 8, id="after the newest"),
@@ -71,8 +71,8 @@ def test_the_hold_is_the_callers():
         pytest.param(held(record(7), newest_round=7), 9, 10, id="after one that was heard of elsewhere"),
     ],
 )
-def test_the_next_round_was_never_granted(there, known, expected):
-    assert next_round(there, known) == expected
+def test_the_next_round_was_never_granted(view, known, expected):
+    assert next_round(view, known) == expected
 
 
 @pytest.mark.parametrize("round_", [1, 6, 7])
@@ -82,11 +82,11 @@ def test_a_round_is_granted_once(round_):
 
 
 @given(budgets, budgets)
-def test_the_budget_of_a_claim_never_goes_back(before, brought):
-    written = record_to_write(record(8, "bob", budget=brought), held(record(7, budget=before)))
-    assert written.budget == before.newer_of(brought)
-    assert written.budget.total >= before.total
-    assert (written.round, written.coordinator) == (8, "bob")
+def test_the_budget_of_a_claim_never_goes_back(before, claimed):
+    new_record = record_to_write(record(8, "bob", budget=claimed), held(record(7, budget=before)))
+    assert new_record.budget == before.newer_of(claimed)
+    assert new_record.budget.total >= before.total
+    assert (new_record.round, new_record.coordinator) == (8, "bob")
 
 
 def test_the_budget_of_another_run_is_not_ours():

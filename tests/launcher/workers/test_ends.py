@@ -178,8 +178,8 @@ async def test_the_children_of_a_process_go_with_it_wherever_they_fled(testbed, 
     assert [running(pid) for pid in pids] == [how == "run", True, True, True]
     await testbed.stop(grace_s=0.2)
     assert not any(running(pid) for pid in pids)
-    (told,) = testbed.told("orphans_killed")
-    assert set(told["names"]) <= {"python", "python3", "python3.11", "setsid", "sleep"}  # setsid: on its way to sleep
+    (fields,) = testbed.entries("orphans_killed")
+    assert set(fields["names"]) <= {"python", "python3", "python3.11", "setsid", "sleep"}  # setsid: on its way to sleep
 
 
 async def test_a_bash_that_is_no_leader_of_python_is_stopped_with_its_pipeline(testbed):
@@ -191,7 +191,7 @@ async def test_a_bash_that_is_no_leader_of_python_is_stopped_with_its_pipeline(t
 
 
 @pytest.mark.parametrize(
-    ("left", "told"),
+    ("left", "message"),
     [
         pytest.param(
             {
@@ -207,7 +207,7 @@ async def test_a_bash_that_is_no_leader_of_python_is_stopped_with_its_pipeline(t
         pytest.param(None, "", id="nothing"),
     ],
 )
-async def test_a_failure_is_told_with_its_error_file(testbed, left, told):
+async def test_a_failure_is_told_with_its_error_file(testbed, left, message):
     file = testbed.root / "error.json"
     file.unlink(missing_ok=True)
     text = """
@@ -219,20 +219,20 @@ async def test_a_failure_is_told_with_its_error_file(testbed, left, told):
     argument = json.dumps(left) if left else ""
     order = testbed.program(text, argument, env={"TORCHELASTIC_ERROR_FILE": str(file)}, error_file=str(file))
     (exited,) = await testbed.run(order)
-    assert (exited.code, exited.error, exited.error_file) == (1, told, str(file) if left else "")
+    assert (exited.code, exited.error, exited.error_file) == (1, message, str(file) if left else "")
 
 
 async def test_when_the_parent_dies_its_processes_die_and_a_new_one_serves_next(tmp_path):
     testbed = WorkerTestbed(tmp_path)
     await testbed.start(testbed.program(FAMILY), testbed.program(DEAF, local_rank=1))
     pids = [int(word) for rank in range(2) for word in (await testbed.line(rank)).split()]
-    parent = testbed.told("parent_ready")[0]["pid"]
+    parent = testbed.entries("parent_ready")[0]["pid"]
     os.kill(parent, signal.SIGKILL)
     await testbed.ended()
     ended = await testbed.stop()
     assert sorted((each.local_rank, each.signal) for each in ended) == [(0, "SIGKILL"), (1, "SIGKILL")]
     assert not any(running(pid) for pid in [*pids, parent])
-    assert testbed.told("parent_lost") == [{"pid": parent, "code": -9}]
+    assert testbed.entries("parent_lost") == [{"pid": parent, "code": -9}]
     assert [each.code for each in await testbed.run(testbed.program("print('on')"))] == [0]
     assert (testbed.out(), testbed.why) == ("on\n", [])
     await testbed.processes.close()
@@ -272,7 +272,7 @@ async def test_what_the_agent_itself_started_outlives_a_parent(tmp_path, how):
     daemon = await asyncio.create_subprocess_exec("sleep", "600", start_new_session=True)
     try:
         if how == "killed":
-            os.kill(testbed.told("parent_ready")[0]["pid"], signal.SIGKILL)
+            os.kill(testbed.entries("parent_ready")[0]["pid"], signal.SIGKILL)
             await testbed.ended()
         await testbed.processes.close()
         assert not any(running(pid) for pid in pids)
@@ -293,16 +293,16 @@ def parents_of_this_process():
 async def test_while_a_lost_parent_is_replaced_the_agent_may_end_or_ask_for_one(tmp_path, then):
     """Once it left a parent that nobody closed: no one had a name for it yet."""
     testbed, others = WorkerTestbed(tmp_path), set(parents_of_this_process())
-    asked, ways = [], {"close": testbed.processes.close, "warm": testbed.processes.warm_parent.start}
+    request, ways = [], {"close": testbed.processes.close, "warm": testbed.processes.warm_parent.start}
     await testbed.run(testbed.program("print(1)"))
 
     def hear(event, fields):
         if event == "parent_lost":
-            asked.append(asyncio.create_task(ways[then]()))
+            request.append(asyncio.create_task(ways[then]()))
 
     testbed.hear = hear
-    os.kill(testbed.told("parent_ready")[0]["pid"], signal.SIGKILL)
-    await until_async(lambda: asked and asked[0].done())
+    os.kill(testbed.entries("parent_ready")[0]["pid"], signal.SIGKILL)
+    await until_async(lambda: request and request[0].done())
     if then == "warm":
         assert len(set(parents_of_this_process()) - others) == 1
     await testbed.processes.close()
@@ -313,10 +313,10 @@ async def test_a_parent_that_keeps_dying_is_done_without(tmp_path):
     testbed = WorkerTestbed(tmp_path)
     for _ in range(3):
         await testbed.start(testbed.program(SLEEP))
-        os.kill(testbed.told("parent_ready")[0]["pid"], signal.SIGKILL)
+        os.kill(testbed.entries("parent_ready")[0]["pid"], signal.SIGKILL)
         assert [each.signal for each in await testbed.ended()] == ["SIGKILL"]
         await testbed.stop()
-        await until_async(lambda: testbed.told("parent_lost"))
+        await until_async(lambda: testbed.entries("parent_lost"))
     assert [each.code for each in await testbed.run(testbed.program("print(1)"))] == [0]
     assert testbed.why == ["forking is off"]
     await testbed.processes.close()
@@ -325,7 +325,7 @@ async def test_a_parent_that_keeps_dying_is_done_without(tmp_path):
 async def test_a_parent_that_does_not_answer_is_ended_with_all_below_it(tmp_path):
     testbed = WorkerTestbed(tmp_path, stuck_s=2.0)
     await testbed.start(testbed.program(DEAF))
-    pid, parent = int(await testbed.line()), testbed.told("parent_ready")[0]["pid"]
+    pid, parent = int(await testbed.line()), testbed.entries("parent_ready")[0]["pid"]
     os.kill(parent, signal.SIGSTOP)
     assert [each.signal for each in await testbed.stop(grace_s=0.1)] == ["SIGKILL"]
     assert not running(pid)
@@ -375,7 +375,7 @@ async def main():
     testbed = WorkerTestbed(Path({str(tmp_path)!r}))
     await testbed.start(testbed.program("import time; print('on', flush=True); time.sleep(600)"))
     await testbed.line()
-    print(testbed.told("parent_ready")[0]["pid"], flush=True)
+    print(testbed.entries("parent_ready")[0]["pid"], flush=True)
     await asyncio.Event().wait()
 asyncio.run(main())
 """

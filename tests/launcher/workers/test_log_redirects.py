@@ -136,21 +136,21 @@ async def test_lines_are_kept_repeated_and_gathered(tmp_path, capfd):
     await testbed.run(*orders)
     shown = capfd.readouterr()
     for rank in (0, 1):
-        told = [f"out {rank}", "10%", "20%", "bad \ufffd", "last without end"]
-        assert re.findall(rf"\[default{rank}\]:(.*)\n", shown.out) == told
+        lines = [f"out {rank}", "10%", "20%", "bad \ufffd", "last without end"]
+        assert re.findall(rf"\[default{rank}\]:(.*)\n", shown.out) == lines
     assert "out 2" not in shown.out
     assert "out 3\n" in shown.out
     assert sorted(shown.err.splitlines()) == ["[default0]:err 0", "err 1", "err 3"]
-    kept = logs_in(Path(attempt))
-    assert sorted(kept) == [
+    logs = logs_in(Path(attempt))
+    assert sorted(logs) == [
         *("0/stderr.log", "0/stdout.log", "1/stdout.log", "2/stderr.log", "2/stdout.log"),
         *("filtered_stderr.log", "filtered_stdout.log"),
     ]
-    assert kept["2/stdout.log"].read_bytes() == b"out 2\n10%\r20%\r\nbad \xff\nlast without end"
-    assert sorted(kept["filtered_stdout.log"].read_text().splitlines()) == [
+    assert logs["2/stdout.log"].read_bytes() == b"out 2\n10%\r20%\r\nbad \xff\nlast without end"
+    assert sorted(logs["filtered_stdout.log"].read_text().splitlines()) == [
         f"[default{rank}]:{text}" for rank in (0, 1) for text in ("last without end", f"out {rank}")
     ]
-    assert kept["filtered_stderr.log"].read_text() == "[default0]:err 0\n"
+    assert logs["filtered_stderr.log"].read_text() == "[default0]:err 0\n"
     await testbed.processes.close()
 
 

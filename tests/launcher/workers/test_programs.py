@@ -26,7 +26,7 @@ async def testbed(request, tmp_path_factory):
     await testbed.processes.close()
 
 
-def judged(testbed, *command, cwd=None):
+def decision_of(testbed, *command, cwd=None):
     """Run a command with python; give its exit code, stdout and stderr."""
     command = [PYTHON, "-u", *command]
     with subprocess.Popen(
@@ -36,7 +36,7 @@ def judged(testbed, *command, cwd=None):
     return judge.returncode, out.decode(), err.decode()
 
 
-async def seen(testbed, *orders):
+async def outcome_of(testbed, *orders):
     (exited, *_) = await testbed.run(*orders)
     return exited.code, testbed.out(), testbed.err()
 
@@ -129,8 +129,8 @@ SAME = {
 async def test_a_script_is_what_python_makes_of_it(testbed, text):
     script = testbed.script(text)
     argv = (script, "--lr", "0.1", "-x", "--", "--", "a b", "")
-    answer = judged(testbed, *argv)
-    assert await seen(testbed, testbed.order(*argv)) == answer
+    answer = decision_of(testbed, *argv)
+    assert await outcome_of(testbed, testbed.order(*argv)) == answer
     assert testbed.why == ([] if testbed.forks else ["forking is off"])
 
 
@@ -169,8 +169,8 @@ async def test_a_module_is_what_python_makes_of_it(testbed, files, argv):
         testbed.file(f"modules/{name}", text)
     folder = testbed.root / "modules"
     folder.mkdir(exist_ok=True)
-    answer = judged(testbed, "-m", *argv, cwd=folder)
-    assert await seen(testbed, testbed.order(*argv, how=CommandKind.MODULE, cwd=str(folder))) == answer
+    answer = decision_of(testbed, "-m", *argv, cwd=folder)
+    assert await outcome_of(testbed, testbed.order(*argv, how=CommandKind.MODULE, cwd=str(folder))) == answer
     assert testbed.why == ([] if testbed.forks else ["forking is off"])
 
 
@@ -185,8 +185,8 @@ async def test_a_module_is_what_python_makes_of_it(testbed, files, argv):
 async def test_a_script_is_judged_by_python_where_it_is_no_file(testbed, make):
     testbed.file("folder/__main__.py", "import sys; print(__name__, sys.argv, sys.path[0])")
     path = make(testbed)
-    answer = judged(testbed, path, "--flag")
-    assert await seen(testbed, testbed.order(path, "--flag")) == answer
+    answer = decision_of(testbed, path, "--flag")
+    assert await outcome_of(testbed, testbed.order(path, "--flag")) == answer
 
 
 async def test_a_script_named_by_a_relative_path_and_a_link_finds_its_neighbours(testbed):
@@ -195,8 +195,8 @@ async def test_a_script_named_by_a_relative_path_and_a_link_finds_its_neighbours
     link = testbed.root / "link.py"
     link.unlink(missing_ok=True)
     link.symlink_to(testbed.root / "real" / "main.py")
-    answer = judged(testbed, "link.py", cwd=testbed.root)
-    assert await seen(testbed, testbed.order("link.py", cwd=str(testbed.root))) == answer
+    answer = decision_of(testbed, "link.py", cwd=testbed.root)
+    assert await outcome_of(testbed, testbed.order("link.py", cwd=str(testbed.root))) == answer
 
 
 async def test_every_process_throws_its_own_dice(testbed):
@@ -217,7 +217,7 @@ async def test_a_process_runs_in_its_folder_with_its_environment_on_its_cpus(tes
         cwd="/",
         cpus=(cpu,),
     )
-    assert await seen(testbed, order) == (0, f"/ 5 {{{cpu}}} None\n", "")
+    assert await outcome_of(testbed, order) == (0, f"/ 5 {{{cpu}}} None\n", "")
 
 
 @pytest.mark.parametrize(
@@ -230,8 +230,10 @@ async def test_a_process_runs_in_its_folder_with_its_environment_on_its_cpus(tes
     ],
 )
 async def test_a_program_without_python_is_executed(testbed, argv, code, err):
-    got, out, told = await seen(testbed, testbed.order(*argv, how=CommandKind.BARE, env={"RANK": "1"}))
-    assert (got, told[: len(err)]) == (code, err)
+    environment, out, messages = await outcome_of(
+        testbed, testbed.order(*argv, how=CommandKind.BARE, env={"RANK": "1"})
+    )
+    assert (environment, messages[: len(err)]) == (code, err)
     assert out == ("-x 1\n" if code == 3 else "")
     assert testbed.why in (["--no-python"], ["forking is off"])
 
@@ -252,7 +254,7 @@ async def test_ten_processes_of_a_round_are_all_there(testbed):
 
 async def test_a_round_after_another_is_as_good_as_the_first(testbed):
     for each in range(5):
-        assert await seen(testbed, testbed.program(f"print({each})")) == (0, f"{each}\n", "")
+        assert await outcome_of(testbed, testbed.program(f"print({each})")) == (0, f"{each}\n", "")
     assert len(testbed.processes.pids()) == 0
 
 

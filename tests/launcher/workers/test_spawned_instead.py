@@ -173,8 +173,10 @@ def test_every_rank_accumulates_at_least_one_step_as_dlrover_counts(maximum, mis
         env = process_environment(
             {"WORKER_NUM": given}, JobVariables("run", most_workers=maximum), formed, processes, processes - 1
         )
-        wanted = int(env["WORKER_NUM"]) * int(env["LOCAL_WORLD_SIZE"])
-        assert wanted // int(env["WORLD_SIZE"]) + (int(env["RANK"]) < wanted % int(env["WORLD_SIZE"])) >= 1
+        process_count = int(env["WORKER_NUM"]) * int(env["LOCAL_WORLD_SIZE"])
+        assert (
+            process_count // int(env["WORLD_SIZE"]) + (int(env["RANK"]) < process_count % int(env["WORLD_SIZE"])) >= 1
+        )
 
 
 @pytest.mark.parametrize(
@@ -291,7 +293,7 @@ async def test_a_module_that_cannot_be_imported_ahead_is_told_and_hurts_nobody(t
     testbed = WorkerTestbed(tmp_path, preload=("ahead", "json"), env=os.environ | {"PYTHONPATH": str(tmp_path)})
     testbed.file("ahead.py", text)
     await testbed.start(testbed.program("import sys; print('json' in sys.modules)"))
-    assert testbed.told("preload_failed") == [{"module": "ahead", "why": failed}]
+    assert testbed.entries("preload_failed") == [{"module": "ahead", "why": failed}]
     await testbed.ended()
     assert (testbed.why, testbed.out()) == ([], "True\n")
     await testbed.processes.close()
@@ -302,11 +304,11 @@ async def test_a_parent_that_dies_or_dallies_while_it_imports_is_done_without(tm
     testbed = WorkerTestbed(tmp_path, preload=("ahead",), env=os.environ | {"PYTHONPATH": str(tmp_path)})
     testbed.file("ahead.py", "import os; os._exit(3)")
     assert [each.code for each in await testbed.run(testbed.program("print(1)"))] == [0]
-    assert testbed.told("parent_lost")[0]["code"] == 3
+    assert testbed.entries("parent_lost")[0]["code"] == 3
     testbed.file("ahead.py", "import signal; signal.pause()")
     slow = WorkerTestbed(tmp_path, preload=("ahead",), env=testbed.env, patience_s=0.3)
     assert [each.code for each in await slow.run(slow.program("print(1)"))] == [0]
-    assert slow.told("parent_failed") == [{"why": "it has not imported ahead in 0.3 s"}]
+    assert slow.entries("parent_failed") == [{"why": "it has not imported ahead in 0.3 s"}]
     assert slow.why == ["the forkserver is not ready"]
     for each in (testbed, slow):
         await each.processes.close()
@@ -333,7 +335,7 @@ async def test_for_how_long_a_start_would_wait_for_imports(tmp_path):
     for each in (dies, dallies, plain, bare):
         await each.processes.warm_parent.start()
     assert [each.processes.warm_parent.importing_s() for each in (plain, bare)] == [0.0, 0.0]
-    await until_async(lambda: len(dies.told("parent_lost")) == 3)  # no other one takes its place
+    await until_async(lambda: len(dies.entries("parent_lost")) == 3)  # no other one takes its place
     assert dies.processes.warm_parent.importing_s() == 0.0
     await until_async(lambda: dallies.processes.warm_parent.importing_s() == 0.0)
     for each in (testbed, dies, dallies, plain, bare):
@@ -354,7 +356,7 @@ async def test_of_one_round_some_are_forked_and_some_are_not(tmp_path):
     ended = await testbed.run(*orders)
     assert {each.code for each in ended} == {0}
     assert [testbed.out(rank) for rank in range(4)] == ["True 1\n", "False 3\n", "bare\n", "True 1\n"]
-    assert testbed.told("processes_spawned") == [
+    assert testbed.entries("processes_spawned") == [
         {"local_ranks": [2], "why": "--no-python"},
         {"local_ranks": [1], "why": "read at import and different: OMP_NUM_THREADS"},
     ]
@@ -431,6 +433,6 @@ async def test_what_torch_imports_late_never_keeps_a_script_from_being_forked(tm
         testbed.file(name, text)
     (exited,) = await testbed.run(testbed.program(FINDS))
     assert (exited.code, testbed.out(), testbed.why) == (0, f"{finds}\n", []), testbed.err()
-    entries = [f"{each['module']}: {each['why']}" for each in testbed.told("preload_failed")]
+    entries = [f"{each['module']}: {each['why']}" for each in testbed.entries("preload_failed")]
     assert [each[: len(start)] for each, start in zip(entries, failed, strict=True)] == failed
     await testbed.processes.close()

@@ -27,30 +27,30 @@ def env(rank: int, port: int | str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(
-    "looks",
+    "results",
     [
         pytest.param(is_listening, id="as it is asked"),
         pytest.param(server._is_listening_by_proc, id="where the kernel does not tell"),
     ],
 )
-def test_a_socket_listens_from_the_moment_that_it_does(bound: socket.socket, looks: Callable[[int], bool]) -> None:
+def test_a_socket_listens_from_the_moment_that_it_does(bound: socket.socket, results: Callable[[int], bool]) -> None:
     port = bound.getsockname()[1]
-    assert not looks(port)
+    assert not results(port)
     bound.listen()
-    assert looks(port)
+    assert results(port)
     with socket.create_connection(bound.getsockname()[:2]):
         bound.close()
-        assert not looks(port)  # what is connected listens to nobody
+        assert not results(port)  # what is connected listens to nobody
 
 
 def test_rank_0_is_waited_for_until_it_listens_and_no_longer(bound: socket.socket) -> None:
     port = bound.getsockname()[1]
-    waits = threading.Thread(target=wait_until_listening, args=(env(0, port), LONG_S), daemon=True)
-    waits.start()
-    assert waits.is_alive()
+    thread = threading.Thread(target=wait_until_listening, args=(env(0, port), LONG_S), daemon=True)
+    thread.start()
+    assert thread.is_alive()
     bound.listen()
-    waits.join(LONG_S / 60)
-    assert not waits.is_alive()
+    thread.join(LONG_S / 60)
+    assert not thread.is_alive()
 
 
 @pytest.mark.parametrize(

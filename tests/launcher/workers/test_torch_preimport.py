@@ -99,4 +99,4 @@ async def test_imports_of_a_first_step_are_there_in_the_first_life(testbed):
     """
     (exited,) = await testbed.run(testbed.program(text))
     assert (exited.code, testbed.out(), testbed.why) == (0, "[] False False\n", []), testbed.err()
-    assert testbed.told("preload_failed") == []
+    assert testbed.entries("preload_failed") == []

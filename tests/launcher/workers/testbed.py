@@ -59,13 +59,13 @@ class WorkerTestbed:
     def err(self, local_rank: int = 0) -> str:
         return Path(self._path(local_rank, "err")).read_text()
 
-    def told(self, event: str) -> list[dict]:
-        return [fields for said, fields in self.said if said == event]
+    def entries(self, event: str) -> list[dict]:
+        return [fields for event_name, fields in self.said if event_name == event]
 
     @property
     def why(self) -> list[str]:
         """Why processes were spawned."""
-        return [fields["why"] for fields in self.told("processes_spawned")]
+        return [fields["why"] for fields in self.entries("processes_spawned")]
 
     async def start(self, *orders: SpawnSpec) -> None:
         self.said.clear()

@@ -14,9 +14,9 @@ JOB = {"JOB_UID": "4f1c"}  # the job's id, for a worker alone too
 
 def master_of(job, *more):
     """Start the coordinator of a job, as its master pod does, and wait until workers may come."""
-    made = job.start("master", argv=(*RUN, "--coordinator-only", *QUICK, *job.endpoint, *more), env=JOB)
-    made.until("coordinator_waits")
-    return made
+    master = job.start("master", argv=(*RUN, "--coordinator-only", *QUICK, *job.endpoint, *more), env=JOB)
+    master.until("coordinator_waits")
+    return master
 
 
 def worker(job, name, *more, **options):
@@ -128,7 +128,7 @@ def test_it_waits_for_new_workers_when_all_have_left(crew):
         each.until("processes_started")
     job.finish()
     assert job.codes(master, *workers) == [0, 0, 0]
-    begun, totals = master.told("coordinator_begun")[0], master.told("goodput")[-1]
+    begun, totals = master.entries("coordinator_begun")[0], master.entries("goodput")[-1]
     assert totals["wall_s"] == pytest.approx(seconds(totals["time"]) - seconds(begun["time"]), abs=0.1)
 
 

@@ -29,9 +29,9 @@ while not ends.item():
     step += 1
     if step == 1:
         restarts = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
-        told = {"name": name, "round": int(os.environ.get("TURNOUT_ROUND", restarts)), "rank": rank, "world": world}
-        told |= {"pid": os.getpid(), "began_s": began_s, "restarts": restarts, "env": {}}
+        record = {"name": name, "round": int(os.environ.get("TURNOUT_ROUND", restarts)), "rank": rank, "world": world}
+        record |= {"pid": os.getpid(), "began_s": began_s, "restarts": restarts, "env": {}}
         part = note.with_suffix(".part")
-        part.write_text(json.dumps(told))
+        part.write_text(json.dumps(record))
         part.rename(note.with_suffix(".json"))
 dist.destroy_process_group()

@@ -84,10 +84,10 @@ def state_of(step):
 
 def check(step, state):
     """True if every byte of `state` is what this rank saved at this step."""
-    wanted = state_of(step)
-    assert (state["step"], state["rank"]) == (step, wanted["rank"]), (state["step"], state["rank"], step)
-    assert torch.equal(state["weights"], wanted["weights"]), f"torn: {state['weights'].unique().tolist()[:9]}"
-    assert torch.equal(state["more"]["noise"], wanted["more"]["noise"])
+    expected = state_of(step)
+    assert (state["step"], state["rank"]) == (step, expected["rank"]), (state["step"], state["rank"], step)
+    assert torch.equal(state["weights"], expected["weights"]), f"torn: {state['weights'].unique().tolist()[:9]}"
+    assert torch.equal(state["more"]["noise"], expected["more"]["noise"])
 
 
 class Killer(threading.Thread):
@@ -130,10 +130,10 @@ def begin():
     """Tell that this process is there, as the crew wants it told."""
     note = folder / "lives" / f"{name}-{round_}-{rank}-{os.getpid()}"
     note.with_suffix(".alive").write_text(f"{time.monotonic():020.6f}")
-    told = {"name": name, "round": round_, "rank": rank, "world": world, "pid": os.getpid(), "env": {}}
-    told |= {"began_s": time.monotonic(), "restarts": int(os.environ["TORCHELASTIC_RESTART_COUNT"])}
+    record = {"name": name, "round": round_, "rank": rank, "world": world, "pid": os.getpid(), "env": {}}
+    record |= {"began_s": time.monotonic(), "restarts": int(os.environ["TORCHELASTIC_RESTART_COUNT"])}
     part = note.with_suffix(".part")
-    part.write_text(json.dumps(told))
+    part.write_text(json.dumps(record))
     part.rename(note.with_suffix(".json"))
     return os.open(note.with_suffix(".alive"), os.O_WRONLY)
 

@@ -25,17 +25,17 @@ def live():
 def begin():
     now_s = time.monotonic()
     live()
-    kept = (
+    environment = (
         "MASTER_", "TORCHELASTIC_", "GROUP_", "LOCAL_", "NODE_", "ROLE_", "WORKER_", "WORLD_SIZE", "RANK", "TURNOUT_",
         "pid_namespace",
     )  # fmt: skip
-    told = {
+    record = {
         "name": name, "round": round_, "rank": rank, "world": int(os.environ["WORLD_SIZE"]), "pid": os.getpid(),
         "began_s": now_s, "restarts": int(os.environ["TORCHELASTIC_RESTART_COUNT"]),
-        "env": {key: value for key, value in os.environ.items() if key.startswith(kept)},
+        "env": {key: value for key, value in os.environ.items() if key.startswith(environment)},
     }  # fmt: skip
     part = note.with_suffix(".part")
-    part.write_text(json.dumps(told))
+    part.write_text(json.dumps(record))
     part.rename(note.with_suffix(".json"))
 
 

@@ -139,7 +139,7 @@ def test_a_word_that_counts_nothing_changes_nothing():
     assert [sample for family in metrics.registry.collect() for sample in family.samples] == before
 
 
-def asked(port):
+def page_at(port):
     """True if the page answers; one that is turned away asks again, as Prometheus does."""
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as page:
@@ -153,7 +153,7 @@ def test_callers_without_a_word_leave_places_for_those_who_ask():
     with Metrics("bert").serve("127.0.0.1", 0, caller_s=0.2) as server, ExitStack() as idle:
         for _ in range(MAX_CALLERS + 50):
             idle.enter_context(socket.create_connection(("127.0.0.1", server.server_port), 5))
-        assert any(asked(server.server_port) for _ in range(1_000))
+        assert any(page_at(server.server_port) for _ in range(1_000))
 
 
 def test_the_page_is_served_until_it_is_closed():

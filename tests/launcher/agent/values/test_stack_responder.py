@@ -22,12 +22,12 @@ def sent(file, max_bytes):
         return {0: CapturedStack(file, True)}
 
     async def answered():
-        frames, there = [], asyncio.Event()
+        frames, has_answers = [], asyncio.Event()
         showing = StackResponder(
-            SimpleNamespace(capture_stacks=capture_stacks), lambda frame: (frames.append(frame), there.set())
+            SimpleNamespace(capture_stacks=capture_stacks), lambda frame: (frames.append(frame), has_answers.set())
         )
         showing.begin(ShowStacks(7, 1, max_bytes))
-        await asyncio.wait_for(there.wait(), 10)
+        await asyncio.wait_for(has_answers.wait(), 10)
         await showing.close()
         return frames
 
@@ -40,9 +40,9 @@ def test_what_fits_is_sent_whole():
 
 
 def test_a_stack_that_does_not_fit_stays_here_and_that_is_told():
-    (whole,) = sent(WHOLE, 4_096)
-    max_bytes = len(whole.packed)
-    assert sent(WHOLE, max_bytes) == [whole]
+    (answer,) = sent(WHOLE, 4_096)
+    max_bytes = len(answer.packed)
+    assert sent(WHOLE, max_bytes) == [answer]
     (frame,) = sent(WHOLE, max_bytes - 1)
     assert frame == Stacks(7, 0, b"", frame.why)
     assert f"{max_bytes - 1} may be sent: they are in its own folder" in frame.why

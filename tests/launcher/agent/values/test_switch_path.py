@@ -80,7 +80,7 @@ def test_who_is_believed(texts, path, source):
 
 
 @pytest.mark.parametrize(
-    ("texts", "path", "said"),
+    ("texts", "path", "message"),
     [
         pytest.param(PodTexts(given="a//b"), (), "given: 'a//b': switch name of 0", id="a path that is none"),
         pytest.param(PodTexts("a//b", "s/l"), ("s", "l"), "given: 'a//b'", id="the next source may still know"),
@@ -101,11 +101,11 @@ def test_who_is_believed(texts, path, source):
         ),
     ],
 )
-def test_what_cannot_be_read_is_told_and_counts_as_unknown(texts, path, said):
-    seen = find_path(texts, NOTE)
-    assert seen.path == path
-    (fault,) = seen.faults
-    assert said in fault
+def test_what_cannot_be_read_is_told_and_counts_as_unknown(texts, path, message):
+    switch_path = find_path(texts, NOTE)
+    assert switch_path.path == path
+    (fault,) = switch_path.faults
+    assert message in fault
     assert len(fault) < 300
 
 
@@ -129,8 +129,8 @@ def test_values_are_unquoted_as_go_quotes_them(quoted, value):
 
 @given(st.text(), st.text(), st.text(), st.lists(st.sampled_from(["a", "gpu-7"])))
 def test_no_text_stops_anybody(given_, file, map_, names):
-    seen = find_path(PodTexts(given_, file, (("topology_config", map_), ("topology.yaml", file)), tuple(names)), NOTE)
-    assert bool(seen.path) == (seen.source is not PathSource.NOBODY)
+    path = find_path(PodTexts(given_, file, (("topology_config", map_), ("topology.yaml", file)), tuple(names)), NOTE)
+    assert bool(path.path) == (path.source is not PathSource.NOBODY)
 
 
 def test_the_hosts_names_come_from_the_environment_most_telling_first():
@@ -140,13 +140,13 @@ def test_the_hosts_names_come_from_the_environment_most_telling_first():
 
 
 @pytest.fixture
-def told(caplog):
+def log_messages(caplog):
     """Give the faults that were logged so far."""
     caplog.set_level(logging.INFO, "turnout.launcher")
     return lambda: [each.why for each in caplog.records if each.message == "switch_path_unreadable"]
 
 
-def test_a_file_that_comes_late_is_seen_at_the_next_look(tmp_path, told):
+def test_a_file_that_comes_late_is_seen_at_the_next_look(tmp_path, log_messages):
     file = tmp_path / "annotations"
     path_reader = SwitchPathReader({}, path_file=str(file))
     assert path_reader.look() == SwitchPath()
@@ -154,7 +154,7 @@ def test_a_file_that_comes_late_is_seen_at_the_next_look(tmp_path, told):
     assert path_reader.look() == SwitchPath()
     file.write_text(note("x", "a") + note("s/l"))
     assert path_reader.look() == SwitchPath(("s", "l"), PathSource.FILE)
-    assert told() == []
+    assert log_messages() == []
 
 
 def test_the_command_line_goes_before_the_environment():
@@ -178,7 +178,7 @@ def test_a_mounted_map_is_read_as_it_changes(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("write", "said"),
+    ("write", "message"),
     [
         pytest.param(lambda f: f.write_bytes(b"a" * (MAX_FILE_BYTES + 1)), "larger than 65536 bytes", id="too large"),
         pytest.param(lambda f: f.write_bytes(b"\xff\xfe"), "cannot be read", id="no text"),
@@ -187,24 +187,24 @@ def test_a_mounted_map_is_read_as_it_changes(tmp_path):
         pytest.param(lambda f: f.write_text("a//b"), "file: 'a//b'", id="no path"),
     ],
 )
-def test_an_unreadable_file_is_told_once_and_again_after_it_came_back(write, said, tmp_path, told):
+def test_an_unreadable_file_is_told_once_and_again_after_it_came_back(write, message, tmp_path, log_messages):
     file = tmp_path / "path"
     write(file)
     path_reader = SwitchPathReader({}, path_file=str(file))
     for _ in range(3):
         assert path_reader.look().path == ()
-    (fault,) = told()
-    assert said in fault
+    (fault,) = log_messages()
+    assert message in fault
     file.rmdir() if file.is_dir() else file.unlink()
     file.write_text("s/l")
     assert path_reader.look() == SwitchPath(("s", "l"), PathSource.FILE)
     file.unlink()
     write(file)
     path_reader.look()
-    assert len(told()) == 2
+    assert len(log_messages()) == 2
 
 
-def test_a_map_is_bounded(tmp_path, told):
+def test_a_map_is_bounded(tmp_path, log_messages):
     (tmp_path / "topology_config").write_bytes(b"\n" * (MAX_MAP_BYTES + 1))
     assert SwitchPathReader({"NODE_NAME": "gpu-7"}, map_folder=str(tmp_path)).look().path == ()
-    assert "larger than 1048576 bytes" in told()[0]
+    assert "larger than 1048576 bytes" in log_messages()[0]

@@ -18,10 +18,10 @@ def runs():
     with tempfile.TemporaryDirectory(prefix="turnout-test-", dir="/dev/shm") as home:
 
         def run(script):
-            kept = {name: value for name, value in os.environ.items() if not name.startswith("TURNOUT_")}
+            environment = {name: value for name, value in os.environ.items() if not name.startswith("TURNOUT_")}
             done = subprocess.run(
                 [sys.executable, str(Path(__file__).parent / "scripts" / script), home],
-                env=kept | {"PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"},
+                env=environment | {"PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"},
                 capture_output=True, text=True, timeout=200, check=False,
             )  # fmt: skip
             assert done.returncode == 0, done.stderr[-4000:]

@@ -19,7 +19,7 @@ def test_nothing_is_stored(trained):  # DL-63
 
 @pytest.mark.contract("DL-63")
 @pytest.mark.parametrize(
-    ("first", "again", "path"),
+    ("first", "second_world", "path"),
     [
         pytest.param("zero1", "zero1-again", "zero1/global_step3/mp_rank_00_model_states.pt", id="ZeRO 1, from memory"),
         pytest.param(
@@ -30,8 +30,8 @@ def test_nothing_is_stored(trained):  # DL-63
         pytest.param("two-1", "two-again-1", "two/global_step3/mp_rank_00_model_states.pt", id="its second rank"),
     ],
 )  # fmt: skip
-def test_a_killed_training_ends_as_if_nothing_had_been(trained, first, again, path):  # DL-63
-    found = trained[again]
+def test_a_killed_training_ends_as_if_nothing_had_been(trained, first, second_world, path):  # DL-63
+    found = trained[second_world]
     assert (found["began"], found["client"], found["path"]) == (3, 1, path), trained["errors"]
     assert (found["state"], found["dice"]) == (trained[first]["state"], trained[first]["dice"])
 

@@ -56,17 +56,17 @@ def test_the_training_script_runs_with_its_import_line_changed(trained, version,
 
 @pytest.mark.contract("DL-57", "DL-58", "DL-59", "DL-62", "DL-63")
 @pytest.mark.parametrize(
-    ("first", "again"),
+    ("first", "second_layout"),
     [
         pytest.param("core", "core again", id="one rank, from memory"),
         pytest.param("tensor", "tensor again", id="two ranks of tensor parallelism, from storage: the first"),
         pytest.param("tensor-1", "tensor again-1", id="the second"),
     ],
 )
-def test_a_model_of_megatron_core_goes_on_where_it_was(trained, first, again):  # DL-57, DL-61
+def test_a_model_of_megatron_core_goes_on_where_it_was(trained, first, second_layout):  # DL-57, DL-61
     assert trained[first]["began"] == [0, 0], trained["errors"]
-    assert trained[again]["began"] == [3, 300]
-    assert trained[again]["state"] == trained[first]["state"]
+    assert trained[second_layout]["began"] == [3, 300]
+    assert trained[second_layout]["state"] == trained[first]["state"]
 
 
 def test_data_parallel_ranks_may_become_fewer(trained):  # DL-57

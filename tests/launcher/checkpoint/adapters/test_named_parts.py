@@ -36,8 +36,8 @@ KINDS = {"piece": Piece}
 @pytest.fixture
 def parts(tmp_path):
     with tempfile.TemporaryDirectory(prefix="turnout-test-", dir="/dev/shm") as memory:
-        kept = {name: value for name, value in os.environ.items() if not name.startswith("TURNOUT_")}
-        environ = kept | {"TURNOUT_MEMORY_DIR": memory}
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("TURNOUT_")}
+        environ = environment | {"TURNOUT_MEMORY_DIR": memory}
         yield lambda: Parts(tmp_path / "steps", environ=environ)
         memories.close()
 

@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.long]
 def turnout_run(folder, script, *arguments):
     """Run a script under `turnout-run`; give what each rank told at its end, by rank."""
     folder.mkdir(exist_ok=True)
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("TURNOUT_")}
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("TURNOUT_")}
     with tempfile.TemporaryDirectory(prefix="turnout-test-", dir="/dev/shm") as memory:
         done = subprocess.run(
             [
@@ -29,7 +29,7 @@ def turnout_run(folder, script, *arguments):
                 *map(str, arguments),
             ],
             cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, timeout=200, check=False,
-            env=kept | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "TURNOUT_MEMORY_DIR": memory},
+            env=environment | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "TURNOUT_MEMORY_DIR": memory},
         )  # fmt: skip
     assert done.returncode == 0, done.stderr[-5_000:]
     lines = map(json.loads, (folder / "log").read_text().splitlines())

@@ -66,9 +66,9 @@ def folder():
 
 @pytest.fixture
 def arena(folder):
-    made = Arena.make(folder, identity())
-    yield made
-    made.close()
+    new_arena = Arena.make(folder, identity())
+    yield new_arena
+    new_arena.close()
 
 
 def child(code, *words, before=(), **options):
@@ -97,8 +97,11 @@ def test_the_layout_may_change_from_save_to_save(arena):
     for step, size in enumerate(sizes, 1):
         save(arena, step, size)
         assert load(arena) == step
-        kept = arena.slots()[newest_generation(arena.slots())]
-        assert (kept.record.data_bytes, kept.reserved_bytes >= kept.record.region_bytes) == (size, True)
+        newest_slot = arena.slots()[newest_generation(arena.slots())]
+        assert (newest_slot.record.data_bytes, newest_slot.reserved_bytes >= newest_slot.record.region_bytes) == (
+            size,
+            True,
+        )
 
 
 def test_a_generation_that_is_begun_shows_nothing_until_it_is_sealed(arena):
@@ -157,13 +160,13 @@ def test_a_daemon_that_pins_a_generation_just_as_it_is_taken_keeps_it(arena):
     class PinnedMeanwhile(ShardRecord):
         @property
         def region_bytes(self):  # is asked for by begin() when the oldest generation is chosen, and not yet taken
-            if asked and not arena.slots()[0].pinned:
+            if has_asked and not arena.slots()[0].pinned:
                 arena.pin(0)
             return super().region_bytes
 
-    asked = False
+    has_asked = False
     late = PinnedMeanwhile(0, 4, 1, 0, 1, PAGE_BYTES, 100_000)
-    asked = True
+    has_asked = True
     assert arena.begin(late) == 1
     assert (arena.slots()[0].pinned, arena.slots()[0].record.step) == (True, 1)
 

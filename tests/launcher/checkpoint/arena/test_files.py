@@ -20,7 +20,7 @@ from turnout.launcher.errors import BadCheckpoint, NewerFormat, NoMemory
 OURS = Identity("run", "w-0", 0, boot_id(), 3)
 
 
-def made(folder, identity=OURS):
+def make_file(folder, identity=OURS):
     """An arena that lies there and that nobody has open."""
     arena = Arena.make(folder, identity)
     arena.close()
@@ -64,16 +64,16 @@ def nested(folder):
 
 
 def test_an_arena_has_a_random_name_and_is_of_its_user_alone(tmp_path):
-    paths = {made(tmp_path), made(tmp_path)}
+    paths = {make_file(tmp_path), make_file(tmp_path)}
     assert sorted(paths) == sorted(tmp_path.iterdir())
     assert {path.stat().st_mode & 0o777 for path in paths} == {0o600}
     assert all(path.stat().st_blocks * 512 < 65_536 for path in paths)  # four pages each, and no data yet
 
 
 def test_a_worker_finds_its_own_arenas_by_local_rank(tmp_path):
-    second, first = made(tmp_path, replace(OURS, local_rank=1)), made(tmp_path)
+    second, first = make_file(tmp_path, replace(OURS, local_rank=1)), make_file(tmp_path)
     for other in (replace(OURS, run="run-2"), replace(OURS, worker="w-1")):
-        made(tmp_path, other)
+        make_file(tmp_path, other)
     (tmp_path / "turnout-readme").write_text("of no concern")
     events = []
     assert [found.path for found in find(tmp_path, "run", "w-0", events.append)] == [first, second]
@@ -92,14 +92,16 @@ def test_a_worker_finds_its_own_arenas_by_local_rank(tmp_path):
         pytest.param(pipe, "is no file of this user", id="that is a pipe"),
         pytest.param(nested, "cannot be opened: Is a directory", id="that is a folder"),
         pytest.param(
-            lambda folder: made(folder, replace(OURS, boot="earlier")), "before this machine was started", id="too old"
+            lambda folder: make_file(folder, replace(OURS, boot="earlier")),
+            "before this machine was started",
+            id="too old",
         ),
     ],
 )
 def test_a_file_is_passed_over_and_told(tmp_path, plant, why):
-    path, told = plant(tmp_path), []
-    assert find(tmp_path, "run", "w-0", told.append) == []
-    (text,) = told
+    path, messages = plant(tmp_path), []
+    assert find(tmp_path, "run", "w-0", messages.append) == []
+    (text,) = messages
     assert str(path) in text
     assert why in text
     if "started" not in why:
@@ -126,8 +128,8 @@ def test_a_folder_that_is_not_there_has_no_arenas(tmp_path):
 
 
 def test_left_over_is_what_nobody_uses_of_another_run_or_boot(tmp_path):
-    ours, other_run = made(tmp_path), made(tmp_path, replace(OURS, run="run-2"))
-    other_boot = made(tmp_path, replace(OURS, boot="earlier"))
+    ours, other_run = make_file(tmp_path), make_file(tmp_path, replace(OURS, run="run-2"))
+    other_boot = make_file(tmp_path, replace(OURS, boot="earlier"))
     used = Arena.make(tmp_path, replace(OURS, run="run-3"))
     assert leftovers(tmp_path, "run") == sorted([other_run, other_boot])
     used.close()
@@ -137,7 +139,7 @@ def test_left_over_is_what_nobody_uses_of_another_run_or_boot(tmp_path):
 
 
 def test_an_arena_is_in_use_until_the_last_process_that_has_it_open_ends(tmp_path):
-    path = made(tmp_path)
+    path = make_file(tmp_path)
     code = (
         "import sys; from turnout.launcher.checkpoint.arena.arena import Arena;"
         "a = Arena.open(sys.argv[1]); print(); input()"
@@ -196,9 +198,9 @@ def tree(root, **files):
 )  # fmt: skip
 def test_what_is_left_of_the_pods_memory(tmp_path, files, left, limit):
     tree(tmp_path, **files)
-    seen = limits(tmp_path, groups=tmp_path, own=tmp_path / "own")
-    assert (seen.cgroup_left_bytes, seen.cgroup_bytes) == (left, limit)
-    assert 0 < seen.free_bytes <= seen.size_bytes
+    found_limits = limits(tmp_path, groups=tmp_path, own=tmp_path / "own")
+    assert (found_limits.cgroup_left_bytes, found_limits.cgroup_bytes) == (left, limit)
+    assert 0 < found_limits.free_bytes <= found_limits.size_bytes
 
 
 MEMINFO = "MemTotal:       100 kB\nMemFree:          5 kB\nMemAvailable:    40 kB\nSwapFree:        90 kB"
@@ -215,8 +217,8 @@ MEMINFO = "MemTotal:       100 kB\nMemFree:          5 kB\nMemAvailable:    40 k
 ])  # fmt: skip
 def test_what_the_machine_has_available(tmp_path, files, available):
     tree(tmp_path, **files)
-    seen = limits(tmp_path, groups=tmp_path, own=tmp_path / "own", machine=tmp_path / "meminfo")
-    assert seen.available_bytes == available
+    found_limits = limits(tmp_path, groups=tmp_path, own=tmp_path / "own", machine=tmp_path / "meminfo")
+    assert found_limits.available_bytes == available
 
 
 @pytest.mark.parametrize(("kind", "available"), [("tmpfs", 40 << 10), ("ext4", None)])
@@ -224,8 +226,8 @@ def test_only_what_takes_memory_is_limited_by_it(tmp_path, kind, available):
     device = os.stat(tmp_path).st_dev
     mounts = f"1 0 0:1 / / rw - proc p rw\n9 1 {os.major(device)}:{os.minor(device)} / /x rw shared:3 - {kind} none rw"
     tree(tmp_path, own__cgroup="0::/", own__mountinfo=mounts, meminfo=MEMINFO)
-    seen = limits(tmp_path, groups=tmp_path, own=tmp_path / "own", machine=tmp_path / "meminfo")
-    assert seen.available_bytes == available
+    found_limits = limits(tmp_path, groups=tmp_path, own=tmp_path / "own", machine=tmp_path / "meminfo")
+    assert found_limits.available_bytes == available
 
 
 def test_a_file_system_in_memory_that_is_larger_than_what_is_left(tmp_path):
@@ -235,8 +237,8 @@ def test_a_file_system_in_memory_that_is_larger_than_what_is_left(tmp_path):
     file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     locks = ArenaLocks(file)
     try:
-        seen = partial(limits, groups=tmp_path, own=tmp_path / "own", machine=tmp_path / "meminfo")
-        with ShmAllocation(path, file, locks, seen).allocator() as take:
+        limits_of = partial(limits, groups=tmp_path, own=tmp_path / "own", machine=tmp_path / "meminfo")
+        with ShmAllocation(path, file, locks, limits_of).allocator() as take:
             take("generation 0", 0, 0, 40 << 10)
             with pytest.raises(NoMemory, match="only 40960 bytes of memory available"):
                 take("generation 1", 40 << 10, 4096, (44 << 10) + 1)
@@ -247,5 +249,5 @@ def test_a_file_system_in_memory_that_is_larger_than_what_is_left(tmp_path):
 
 
 def test_the_limits_of_this_machine_are_numbers():
-    seen = limits("/dev/shm")
-    assert 0 < seen.free_bytes <= seen.size_bytes
+    found_limits = limits("/dev/shm")
+    assert 0 < found_limits.free_bytes <= found_limits.size_bytes

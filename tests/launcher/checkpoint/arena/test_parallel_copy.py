@@ -30,10 +30,10 @@ def laid_out(shape, seed=1):
         at += GUARD * gap
         rows.append((at, source.ctypes.data, size))
         at += size
-    wanted = np.zeros(at + GUARD, np.uint8)
+    expected = np.zeros(at + GUARD, np.uint8)
     for source, (to, _, size) in zip(sources, rows, strict=True):
-        wanted[to : to + size] = source
-    return sources, rows, wanted
+        expected[to : to + size] = source
+    return sources, rows, expected
 
 
 def moved(rows, base):
@@ -42,33 +42,33 @@ def moved(rows, base):
 
 @pytest.fixture(scope="module")
 def copiers():
-    made = {threads: Copier(threads) for threads in (1, 2, 3, MAX_THREADS)}
-    yield made
-    for copier in made.values():
+    copier_by_threads = {threads: Copier(threads) for threads in (1, 2, 3, MAX_THREADS)}
+    yield copier_by_threads
+    for copier in copier_by_threads.values():
         copier.close()
 
 
 @given(shape=pieces, threads=st.sampled_from([1, 2, 3, MAX_THREADS]), as_array=st.booleans())
 def test_each_piece_lies_where_it_belongs_and_nothing_else_has_changed(copiers, shape, threads, as_array):
-    sources, rows, wanted = laid_out(shape)
-    target = np.zeros_like(wanted)
+    sources, rows, expected = laid_out(shape)
+    target = np.zeros_like(expected)
     order = moved(rows, target.ctypes.data)
     copiers[threads].copy(np.array(order, np.int64).reshape(-1, 3) if as_array else order)
     copiers[threads].wait()
-    assert np.array_equal(target, wanted)
+    assert np.array_equal(target, expected)
     assert len(sources) == len(rows)  # kept until here: only their addresses were given
 
 
 @given(shape=pieces)
 def test_through_the_file_the_result_is_the_same(copiers, shape):
-    sources, rows, wanted = laid_out(shape)
+    sources, rows, expected = laid_out(shape)
     file = os.memfd_create("copied")
     try:
-        os.truncate(file, len(wanted))
+        os.truncate(file, len(expected))
         copiers[1].write(file, rows)
         copiers[1].wait()
         with mmap.mmap(file, 0) as target:
-            assert target[:] == wanted.tobytes()
+            assert target[:] == expected.tobytes()
     finally:
         os.close(file)
     assert len(sources) == len(rows)
@@ -86,18 +86,18 @@ def test_through_the_file_the_result_is_the_same(copiers, shape):
 )
 @pytest.mark.parametrize("threads", [1, 2])
 def test_shapes_of_states(copiers, shape, threads):
-    sources, rows, wanted = laid_out(shape)
-    target = bytearray(len(wanted))
+    sources, rows, expected = laid_out(shape)
+    target = bytearray(len(expected))
     copiers[threads].copy(moved(rows, address_of(memoryview(target))))
     copiers[threads].wait()
-    assert target == wanted.tobytes()
+    assert target == expected.tobytes()
     file = os.memfd_create("copied")
     copiers[threads].write(file, rows)
     copiers[threads].wait()
-    written = os.pread(file, len(wanted), 0)
+    file_bytes = os.pread(file, len(expected), 0)
     os.close(file)
-    assert written == wanted.tobytes()[: len(written)]
-    assert len(written) == max((to + size for to, _, size in rows if size), default=0)
+    assert file_bytes == expected.tobytes()[: len(file_bytes)]
+    assert len(file_bytes) == max((to + size for to, _, size in rows if size), default=0)
     assert len(sources) == len(rows)
 
 
@@ -132,7 +132,7 @@ def test_the_parts_of_an_order_are_even_and_together_the_order(shape, count):
 
 
 def test_an_error_in_a_thread_reaches_the_waiter_and_the_next_copy_is_fine(copiers):
-    _, rows, wanted = laid_out([(100, False)])
+    _, rows, expected = laid_out([(100, False)])
     reader, writer = os.pipe()
     os.close(reader)
     copiers[2].write(writer, rows)
@@ -140,11 +140,11 @@ def test_an_error_in_a_thread_reaches_the_waiter_and_the_next_copy_is_fine(copie
         copiers[2].wait()
     os.close(writer)
     assert failed.value.errno == errno.ESPIPE
-    target = bytearray(len(wanted))
+    target = bytearray(len(expected))
     copiers[2].copy(moved(rows, address_of(memoryview(target))))
     copiers[2].wait()
     copiers[2].wait()
-    assert target == wanted.tobytes()
+    assert target == expected.tobytes()
 
 
 @pytest.mark.parametrize("threads", [0, MAX_THREADS + 1])

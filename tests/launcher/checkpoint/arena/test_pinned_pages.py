@@ -44,15 +44,15 @@ def _at(address, size):
 
 @pytest.fixture
 def folder():
-    with tempfile.TemporaryDirectory(prefix="turnout-test-", dir="/dev/shm") as made:
-        yield Path(made)
+    with tempfile.TemporaryDirectory(prefix="turnout-test-", dir="/dev/shm") as path:
+        yield Path(path)
 
 
 @pytest.fixture
 def arena(folder):
-    made = Arena.make(folder, Identity("run", "worker", 0, boot_id(), 3))
-    yield made
-    made.close()
+    new_arena = Arena.make(folder, Identity("run", "worker", 0, boot_id(), 3))
+    yield new_arena
+    new_arena.close()
 
 
 def had(pages, arena, size, driver=None):
@@ -71,8 +71,8 @@ def test_a_driver_knows_each_generation_whole_and_once(arena):
     pages, driver = PinnedPages(3), Driver()
     for _ in range(3):
         had(pages, arena, SIZE, driver)
-    whole = [(address_of(arena.map(generation, SIZE)), SIZE) for generation in range(3)]
-    assert sorted(driver.known.items()) == sorted(whole)
+    all_generations = [(address_of(arena.map(generation, SIZE)), SIZE) for generation in range(3)]
+    assert sorted(driver.known.items()) == sorted(all_generations)
     assert driver.told == [("register", SIZE)] * 3
     pages.close()
     assert driver.known == {}
@@ -91,8 +91,10 @@ def test_a_mapping_that_grows_is_forgotten_before_it_goes(arena):
     had(pages, arena, SIZE, driver)
     had(pages, arena, 2 * SIZE, driver)
     assert driver.told == [("register", SIZE)] * 3 + [("unregister", SIZE), ("register", 2 * SIZE)] * 3
-    whole = [(address_of(arena.map(generation, SIZE)), 2 * SIZE) for generation in range(3)]
-    assert sorted(driver.known.items()) == sorted(whole), "no copy begins in registered pages and ends in others"
+    all_generations = [(address_of(arena.map(generation, SIZE)), 2 * SIZE) for generation in range(3)]
+    assert sorted(driver.known.items()) == sorted(all_generations), (
+        "no copy begins in registered pages and ends in others"
+    )
     pages.close()
 
 

@@ -37,9 +37,9 @@ def test_what_the_next_process_removes(tmp_path, owned, killed, stays):
     if killed:
         process.kill()
         process.wait()
-    made = private_folder(tmp_path)
+    folder = private_folder(tmp_path)
     assert os.path.exists(name) is stays
-    made.cleanup()
+    folder.cleanup()
 
 
 def test_a_folder_that_only_has_such_a_name_stays(tmp_path):
@@ -52,13 +52,13 @@ def test_a_folder_that_only_has_such_a_name_stays(tmp_path):
 
 def test_a_folder_whose_lock_is_not_there_yet_stays(tmp_path):
     """Its process makes it now: the lock file gets its name when it is locked, so nobody finds it free."""
-    made = private_folder(tmp_path)
+    folder = private_folder(tmp_path)
     being_made = tmp_path / "turnout-abcd1234"
     being_made.mkdir()
     (being_made / "owner.new").touch()
     private_folder(tmp_path).cleanup()
-    assert {path.name for path in tmp_path.iterdir()} == {os.path.basename(made.name), being_made.name}
-    made.cleanup()
+    assert {path.name for path in tmp_path.iterdir()} == {os.path.basename(folder.name), being_made.name}
+    folder.cleanup()
 
 
 def test_a_process_that_ends_leaves_nothing(tmp_path):

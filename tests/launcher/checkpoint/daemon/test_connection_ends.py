@@ -40,9 +40,9 @@ class Daemon:
 
 @pytest.fixture
 def daemon(tmp_path):
-    made = Daemon(tmp_path)
-    yield made
-    made.close()
+    new_daemon = Daemon(tmp_path)
+    yield new_daemon
+    new_daemon.close()
 
 
 def client_of(daemon, folder):

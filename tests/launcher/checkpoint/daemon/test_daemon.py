@@ -127,9 +127,9 @@ def daemon(tmp_path, request):
     """Starts daemons of tmp_path: daemon(), daemon(worker="w1")."""
 
     def start(**more):
-        made = DaemonProcess(tmp_path, **more)
-        request.addfinalizer(made.close)
-        return made
+        process = DaemonProcess(tmp_path, **more)
+        request.addfinalizer(process.close)
+        return process
 
     return start
 
@@ -150,25 +150,25 @@ def record(step, rank=0, round_=1):
 
 def save(arena, step, rank=0, round_=1):
     """Write a generation and seal it. Gives its number and its record."""
-    wanted = record(step, rank, round_=round_)
-    generation = arena.begin(wanted)
-    view = arena.map(generation, wanted.region_bytes)
-    view[: wanted.shard_bytes] = bytes_of(step).data
-    return generation, arena.seal(generation, wanted)
+    save_record = record(step, rank, round_=round_)
+    generation = arena.begin(save_record)
+    view = arena.map(generation, save_record.region_bytes)
+    view[: save_record.shard_bytes] = bytes_of(step).data
+    return generation, arena.seal(generation, save_record)
 
 
-def told(connection, generation, record_):
+def announce(connection, generation, record_):
     connection.ask(Save(generation, record_.epoch, record_.step), Pinned)
 
 
 def test_what_is_sealed_is_hashed(daemon):
     connection = daemon().meet()
     arena = opened(connection)
-    generation, made = save(arena, 7)
-    told(connection, generation, made)
+    generation, save_record = save(arena, 7)
+    announce(connection, generation, save_record)
     assert connection.hear(Hashed).step == 7
     assert arena.slots()[generation].state is SlotState.HASHED
-    assert list(arena.sums(generation)) == sums_of(arena.map(generation, made.shard_bytes))
+    assert list(arena.sums(generation)) == sums_of(arena.map(generation, save_record.shard_bytes))
     assert connection.ask(Wait(), Done)
 
 
@@ -203,11 +203,11 @@ def test_memory_that_changed_is_told_and_thrown_away(daemon, step):
     arena = opened(one.meet())
     for each in (6, 7):
         save(arena, each)
-    assert [held.step for held in one.meet().ask(GetHeldSteps(1), HeldSteps).held_steps] == [7, 6]
+    assert [entry.step for entry in one.meet().ask(GetHeldSteps(1), HeldSteps).held_steps] == [7, 6]
     at = next(at for at, slot in enumerate(arena.slots()) if slot.record and slot.record.step == step)
     arena.map(at, record(step).shard_bytes)[50_000] ^= 1
     one.meet().ask(Restore(step), Done)
-    assert step not in [held.step for held in one.meet().ask(GetHeldSteps(1), HeldSteps).held_steps]
+    assert step not in [entry.step for entry in one.meet().ask(GetHeldSteps(1), HeldSteps).held_steps]
     until(lambda: f"memory_corrupt step={step}" in one.log.read_text(), "it is told")
 
 

@@ -52,11 +52,11 @@ class Savers:
         word, self.pid = self.line()
         assert word == "saver"
 
-    def until(self, wanted):
+    def until(self, word):
         """Hear what it tells up to this word. sealed: the last step that was told to be."""
-        while (told := self.line())[0] != wanted:
-            if told[0] == "sealed":
-                self.sealed = told[1]
+        while (words := self.line())[0] != word:
+            if words[0] == "sealed":
+                self.sealed = words[1]
 
     def kill(self):
         os.kill(self.pid, signal.SIGKILL)
@@ -70,10 +70,10 @@ class Savers:
 
 @pytest.fixture
 def arena(request):
-    made = Arena.make("/dev/shm", Identity("kills", "w-0", 0, boot_id(), request.param))
-    yield made
-    made.remove()
-    made.close()
+    new_arena = Arena.make("/dev/shm", Identity("kills", "w-0", 0, boot_id(), request.param))
+    yield new_arena
+    new_arena.remove()
+    new_arena.close()
 
 
 @pytest.fixture

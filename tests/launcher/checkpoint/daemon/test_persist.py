@@ -38,8 +38,8 @@ LARGE_BYTES = 2 << 20
 
 
 def record(step, rank=0, size_bytes=world.SMALL_BYTES):
-    whole = len(world.region(step, rank, size_bytes=size_bytes))
-    return ShardRecord(0, step, 1, rank, 2, whole - size_bytes, size_bytes)
+    total_bytes = len(world.region(step, rank, size_bytes=size_bytes))
+    return ShardRecord(0, step, 1, rank, 2, total_bytes - size_bytes, size_bytes)
 
 
 def opened(connection, local_rank=0):
@@ -56,15 +56,15 @@ def opened_again(connection):
 
 def save(arena, step, rank=0, size_bytes=world.SMALL_BYTES):
     """Write a generation that can be stored, and seal it. Gives its number and its record."""
-    made = record(step, rank, size_bytes)
-    generation = arena.begin(made)
-    arena.map(generation, made.shard_bytes)[:] = world.region(step, rank, size_bytes=size_bytes)
-    return generation, arena.seal(generation, made)
+    save_record = record(step, rank, size_bytes)
+    generation = arena.begin(save_record)
+    arena.map(generation, save_record.shard_bytes)[:] = world.region(step, rank, size_bytes=size_bytes)
+    return generation, arena.seal(generation, save_record)
 
 
 def to_disk(connection, arena, step, target, rank=0, **more):
-    generation, made = save(arena, step, rank, **more)
-    connection.ask(Save(generation, made.epoch, step, str(target)), Pinned)
+    generation, save_record = save(arena, step, rank, **more)
+    connection.ask(Save(generation, save_record.epoch, step, str(target)), Pinned)
 
 
 def in_line(one, connection, arena, target, *more):
@@ -119,10 +119,10 @@ def test_what_a_process_announced_before_it_ended_is_stored(daemon, tmp_path):  
     one, target = daemon(), tmp_path / "stored"
     for local_rank in (0, 1):
         connection = one.meet()
-        generation, made = save(opened(connection, local_rank), 7, local_rank)
+        generation, save_record = save(opened(connection, local_rank), 7, local_rank)
         os.kill(one.process.pid, signal.SIGSTOP)
         connection.say(GetStats())
-        connection.say(Save(generation, made.epoch, 7, str(target)))
+        connection.say(Save(generation, save_record.epoch, 7, str(target)))
         connection.close()
         os.kill(one.process.pid, signal.SIGCONT)
     assert one.end(done=True) == 0
@@ -157,7 +157,7 @@ def test_a_restarted_daemon_knows_the_folder_and_sees_commits_of_others(
     world.save_all(store, 9)
     one.process.kill()
     agent = daemon().meet()
-    assert [held.step for held in agent.ask(GetHeldSteps(1), HeldSteps).held_steps] == [7]
+    assert [step.step for step in agent.ask(GetHeldSteps(1), HeldSteps).held_steps] == [7]
     assert agent.ask(FindStored(), StoredStep) == StoredStep(str(target), 9)
 
 
@@ -183,17 +183,17 @@ def test_held_steps_go_nowhere_when_the_world_goes_on_from_a_newer_one(daemon, t
     until(lambda: committed_steps(store, world.Said()) == (9, 10), one.log.read_text)
 
 
-@pytest.mark.parametrize("there", [
+@pytest.mark.parametrize("folder_exists", [
     pytest.param(True, id="it is empty"),
     pytest.param(False, id="it is gone: somebody else may see it"),
 ])  # fmt: skip
-def test_a_folder_that_a_process_has_named_and_nobody_has_saved_to(daemon, tmp_path, there):  # noqa: F811
+def test_a_folder_that_a_process_has_named_and_nobody_has_saved_to(daemon, tmp_path, folder_exists):  # noqa: F811
     folder = tmp_path / "stored"
-    if there:
+    if folder_exists:
         folder.mkdir()
     one = daemon()
     one.meet().ask(hello(target=str(folder)), ArenaAt)
-    assert one.meet().ask(FindStored(), StoredStep) == (StoredStep(str(folder), -1) if there else StoredStep())
+    assert one.meet().ask(FindStored(), StoredStep) == (StoredStep(str(folder), -1) if folder_exists else StoredStep())
 
 
 def test_when_storage_is_read_what_waits_for_a_lost_rank_is_given_up(daemon, tmp_path):  # noqa: F811

@@ -22,9 +22,9 @@ TOO_MUCH = 1 << 50  # more than any file system has: none of it is taken
 @pytest.fixture
 def arena():
     with tempfile.TemporaryDirectory(prefix="turnout-test-", dir="/dev/shm") as folder:
-        made = Arena.make(Path(folder), Identity("run", "worker", 0, boot_id(), 3))
-        yield made
-        made.close()
+        new_arena = Arena.make(Path(folder), Identity("run", "worker", 0, boot_id(), 3))
+        yield new_arena
+        new_arena.close()
 
 
 def reserved(arena):
@@ -42,9 +42,9 @@ def test_one_generation_is_there_at_once_and_the_others_come(arena):
     async def story():
         making = Preallocator()
         await making.allocate(arena, 3, SIZE)
-        seen = reserved(arena), making.remaining_limits(FREE)
+        sizes = reserved(arena), making.remaining_limits(FREE)
         await all_made(making)
-        return seen
+        return sizes
 
     at_once, left = asyncio.run(story())
     assert at_once == [SIZE, 0, 0]

@@ -45,7 +45,7 @@ class Worker:
             hello,
             os.environ | {DAEMON: self.daemon.environment[DAEMON]},
             Path(self._sockets.name),
-            lambda told: None,
+            lambda message: None,
         )
         self.trainer = await asyncio.to_thread(TrainerClient, *args)
         path = await asyncio.to_thread(self.trainer.reserve, record(0).region_bytes, 3)
@@ -73,10 +73,10 @@ class Worker:
 
 @pytest_asyncio.fixture
 async def worker(tmp_path):
-    made = Worker(tmp_path)
-    await made.daemon.listen()
-    yield made
-    await made.close()
+    new_worker = Worker(tmp_path)
+    await new_worker.daemon.listen()
+    yield new_worker
+    await new_worker.close()
 
 
 async def test_a_training_process_goes_on_with_the_next_daemon_and_loses_nothing(worker):

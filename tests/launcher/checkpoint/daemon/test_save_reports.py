@@ -69,9 +69,9 @@ class Pipe:
 
 @pytest.fixture
 def pipe():
-    made = Pipe()
-    yield made
-    made.close()
+    new_pipe = Pipe()
+    yield new_pipe
+    new_pipe.close()
 
 
 def end(step, **more):

@@ -40,5 +40,5 @@ def a_state(value=1.0):
 
 
 def same(state, value):
-    wanted = a_state(value)
-    return torch.equal(state["w"], wanted["w"]) and state["n"] == wanted["n"]
+    expected = a_state(value)
+    return torch.equal(state["w"], expected["w"]) and state["n"] == expected["n"]

@@ -7,6 +7,6 @@ from turnout.launcher.checkpoint.dcp.reader import memories
 
 
 @pytest.fixture
-def alone(tmp_path, environ):
+def single_process(tmp_path, environ):
     yield Alone(tmp_path / "checkpoints", environ)
     memories.close()

@@ -29,20 +29,20 @@ class Bomb:
         return Path.touch, (self.path,)
 
 
-def forge(alone, change):
+def forge(single_process, change):
     """Rewrite step 1, as somebody can who knows how to sum. change: of its tensors' bytes by name, and its tree."""
-    content = alone.shard.read_bytes()
+    content = single_process.shard.read_bytes()
     layout, metadata, head_bytes = read_head(content)
     data = {each.name: content[head_bytes + each.start : head_bytes + each.end] for each in layout.entries}
     about = json.loads(metadata["turnout"])
     about["tree"] = change(data, about["tree"])
     shapes = {each.name: (len(data[each.name]),) if each.dtype == "U8" else each.shape for each in layout.entries}
-    again = pack(Spec(each.name, each.dtype, shapes[each.name]) for each in layout.entries)
-    head = head_of(again, {"turnout": json.dumps(about)})
-    region = memoryview(bytearray(head + b"".join(data[each.name] for each in again.entries)))
-    for path in alone.folder.rglob("*.*"):
+    packed_again = pack(Spec(each.name, each.dtype, shapes[each.name]) for each in layout.entries)
+    head = head_of(packed_again, {"turnout": json.dumps(about)})
+    region = memoryview(bytearray(head + b"".join(data[each.name] for each in packed_again.entries)))
+    for path in single_process.folder.rglob("*.*"):
         path.unlink()
-    store = open_store(str(alone.folder))
+    store = open_store(str(single_process.folder))
     note = persist(store, ShardWrite("r", 1, 0, 0, 1, len(head)), region, sums_of(region), time.time())
     manifest = Manifest("r", 1, 0, 1, note.saved_s, (note.shard,))
     store.put(1, "manifest.json", [memoryview(write(manifest))], round_number=0, replace=True)
@@ -55,11 +55,11 @@ def forge(alone, change):
         pytest.param("value", "is no JSON", id="a pickle in place of a value"),
     ],
 )
-def test_a_pickle_is_refused_even_with_the_right_sums(alone, tmp_path, place, why):
-    alone.save()
-    alone.forget()
-    forge(alone, lambda data, tree: tree)
-    assert same(alone.load(), 1.0)  # so that is how it is forged
+def test_a_pickle_is_refused_even_with_the_right_sums(single_process, tmp_path, place, why):
+    single_process.save()
+    single_process.forget()
+    forge(single_process, lambda data, tree: tree)
+    assert same(single_process.load(), 1.0)  # so that is how it is forged
     bomb = pickle.dumps(Bomb(tmp_path / "exploded"), protocol=0)
 
     def change(data, tree):
@@ -70,15 +70,15 @@ def test_a_pickle_is_refused_even_with_the_right_sums(alone, tmp_path, place, wh
         assert old in tree
         return tree.replace(old, new)
 
-    forge(alone, change)
+    forge(single_process, change)
     with pytest.raises((BadCheckpoint, CheckpointException), match=why):
-        alone.load()
+        single_process.load()
     assert not (tmp_path / "exploded").exists()
 
 
-def test_metadata_of_another_save_is_refused(alone):
-    alone.save()
-    alone.forget()
-    forge(alone, lambda data, tree: re.sub(r'"save","[0-9a-f]{32}"', f'"save","{"0" * 32}"', tree))
+def test_metadata_of_another_save_is_refused(single_process):
+    single_process.save()
+    single_process.forget()
+    forge(single_process, lambda data, tree: re.sub(r'"save","[0-9a-f]{32}"', f'"save","{"0" * 32}"', tree))
     with pytest.raises(BadCheckpoint, match="of another save"):
-        alone.load()
+        single_process.load()

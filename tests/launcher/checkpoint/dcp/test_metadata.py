@@ -76,6 +76,6 @@ def test_metadata_that_cannot_be_is_refused(text):
 
 
 @given(names, names, st.lists(st.integers(0, 99), max_size=3), st.lists(st.integers(0, 99), max_size=3))
-def test_no_two_chunks_have_one_name(one, other, here, there):
-    same_place = (one, here) == (other, there)
-    assert (metadata.chunk_name(one, here) == metadata.chunk_name(other, there)) == same_place
+def test_no_two_chunks_have_one_name(one, other, first_name, second_name):
+    same_place = (one, first_name) == (other, second_name)
+    assert (metadata.chunk_name(one, first_name) == metadata.chunk_name(other, second_name)) == same_place

@@ -34,26 +34,26 @@ class Unpickles(dcp.DefaultLoadPlanner):
         super().load_bytes(read_item, value)
 
 
-def test_a_planner_over_ours_is_asked(alone):
-    alone.save()
+def test_a_planner_over_ours_is_asked(single_process):
+    single_process.save()
     planner = Prefixed()
-    assert same(alone.load(planner=planner), 1.0)
+    assert same(single_process.load(planner=planner), 1.0)
     assert sorted(planner.loaded) == ["n.rate", "n.step"]
 
 
-def test_a_planner_that_pickles_or_unpickles_is_refused(alone):
-    writer = FlashStorageWriter(alone.folder, step=1, environ=alone.environ)
+def test_a_planner_that_pickles_or_unpickles_is_refused(single_process):
+    writer = FlashStorageWriter(single_process.folder, step=1, environ=single_process.environ)
     with pytest.raises(CheckpointException, match="make it a FlashSavePlanner"):
         dcp.save(a_state(), storage_writer=writer, planner=Pickles())
-    alone.save()
+    single_process.save()
     with pytest.raises(CheckpointException, match="make it a FlashLoadPlanner"):
-        alone.load(planner=Unpickles())
+        single_process.load(planner=Unpickles())
 
 
 @pytest.mark.skipif("enable_plan_caching" not in signature(dcp.DefaultSavePlanner).parameters, reason="2.7 and newer")
-def test_a_planner_that_keeps_plans_from_save_to_save_is_refused(alone):
+def test_a_planner_that_keeps_plans_from_save_to_save_is_refused(single_process):
     def save(step):
-        writer = FlashStorageWriter(alone.folder, step=step, environ=alone.environ)
+        writer = FlashStorageWriter(single_process.folder, step=step, environ=single_process.environ)
         dcp.save(a_state(), storage_writer=writer, planner=dcp.DefaultSavePlanner(enable_plan_caching=True))
 
     save(1)
@@ -74,6 +74,8 @@ def test_a_planner_that_keeps_plans_from_save_to_save_is_refused(alone):
         ),
     ],
 )
-def test_what_cannot_be_saved_is_refused_with_its_path(alone, state, why):
+def test_what_cannot_be_saved_is_refused_with_its_path(single_process, state, why):
     with pytest.raises(CheckpointException, match=re.escape(why)):
-        dcp.save(state, storage_writer=FlashStorageWriter(alone.folder, step=1, environ=alone.environ))
+        dcp.save(
+            state, storage_writer=FlashStorageWriter(single_process.folder, step=1, environ=single_process.environ)
+        )

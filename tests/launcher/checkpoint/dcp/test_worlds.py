@@ -23,8 +23,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:torch.distrib
 
 def outside(memory):
     """The environment of a process that no launcher has started."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("TURNOUT_")}
-    return kept | {"TURNOUT_MEMORY_DIR": str(memory), "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    variables = {name: value for name, value in os.environ.items() if not name.startswith("TURNOUT_")}
+    return variables | {"TURNOUT_MEMORY_DIR": str(memory), "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
 
 
 def run(folder, tasks):
@@ -84,46 +84,46 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def told(folder):
+def report(folder):
     """Give what the ranks of each world have told."""
     return dict(zip(TASKS, run(folder, list(TASKS.values())), strict=True))
 
 
 @pytest.mark.parametrize("world", SIZES)
 @pytest.mark.parametrize("by", SIZES)
-def test_any_world_loads_what_another_saved_bit_by_bit_as_dcp_does(told, by, world):
-    saved, loaded = found_by(told[f"save by {by}"]), found_by(told[f"load by {world}"])[by - 1]
+def test_any_world_loads_what_another_saved_bit_by_bit_as_dcp_does(report, by, world):
+    saved, loaded = found_by(report[f"save by {by}"]), found_by(report[f"load by {world}"])[by - 1]
     assert loaded == saved
     assert len(saved) > 20
 
 
-def test_an_fsdp1_sharded_state_and_its_optimizer_come_back_by_one_reader(told):
-    assert found_by(told["fsdp1"]) is True
+def test_an_fsdp1_sharded_state_and_its_optimizer_come_back_by_one_reader(report):
+    assert found_by(report["fsdp1"]) is True
 
 
 @pytest.mark.contract("DL-55", "DL-56")
 @pytest.mark.skipif(not ROWLESS, reason="2.7 and newer")
-def test_of_fsdp1_a_rank_may_have_nothing_of_a_parameter(told):  # DL-56
-    assert found_by(told["fsdp1 at once"]) is True
+def test_of_fsdp1_a_rank_may_have_nothing_of_a_parameter(report):  # DL-56
+    assert found_by(report["fsdp1 at once"]) is True
 
 
-def test_each_rank_gets_the_parts_back_that_are_its_own(told):
-    assert [each.get("found", each.get("trace")) for each in told["parts"]] == [[0.0] * 3, [1.0] * 3]
+def test_each_rank_gets_the_parts_back_that_are_its_own(report):
+    assert [each.get("found", each.get("trace")) for each in report["parts"]] == [[0.0] * 3, [1.0] * 3]
 
 
-def test_a_state_dict_may_grow_from_save_to_save(told):
-    _, _, fewer, more = found_by(told["steps"])
+def test_a_state_dict_may_grow_from_save_to_save(report):
+    _, _, fewer, more = found_by(report["steps"])
     assert len(more) > len(fewer)
-    assert (found_by(told["fewer again"]), found_by(told["more again"])) == (fewer, more)
+    assert (found_by(report["fewer again"]), found_by(report["more again"])) == (fewer, more)
 
 
-def test_ranks_that_find_different_steps_read_the_oldest_if_it_is_alike(told):
-    one, two, _, _ = found_by(told["steps"])
-    assert found_by(told["one or two"]) == one != two
-    assert all("different checkpoints, of steps [1, 3]" in each["error"] for each in told["one or fewer"])
+def test_ranks_that_find_different_steps_read_the_oldest_if_it_is_alike(report):
+    one, two, _, _ = found_by(report["steps"])
+    assert found_by(report["one or two"]) == one != two
+    assert all("different checkpoints, of steps [1, 3]" in each["error"] for each in report["one or fewer"])
 
 
-def test_shards_of_two_saves_of_one_step_are_not_read_as_one(told, folder, tmp_path, environ):
+def test_shards_of_two_saves_of_one_step_are_not_read_as_one(report, folder, tmp_path, environ):
     stores = [folder / name / "step-0000000002" for name in ("ours2", "ours")]
     manifests = [read((store / "manifest.json").read_bytes()) for store in stores]
     mixed = tmp_path / "mixed" / "step-0000000002"
@@ -144,8 +144,8 @@ def test_shards_of_two_saves_of_one_step_are_not_read_as_one(told, folder, tmp_p
         pytest.param("differ", "the ranks save different steps: [0, 1]", id="steps that differ from rank to rank"),
     ],
 )
-def test_what_one_rank_cannot_save_all_are_told(told, what, why):
-    assert all(why in each["error"] for each in told[what]), [each["error"] for each in told[what]]
+def test_what_one_rank_cannot_save_all_are_told(report, what, why):
+    assert all(why in each["error"] for each in report[what]), [each["error"] for each in report[what]]
 
 
 def train(folder, log, last, killed=0, processes=2, workers=1):
@@ -163,11 +163,11 @@ def train(folder, log, last, killed=0, processes=2, workers=1):
         )  # fmt: skip
         agents.append(subprocess.Popen(command, env=outside(memory), stderr=subprocess.PIPE, text=True))
     try:
-        told = [agent.communicate(timeout=150)[1] for agent in agents]
+        report = [agent.communicate(timeout=150)[1] for agent in agents]
     finally:
         for agent in agents:
             agent.kill()
-    assert [agent.returncode for agent in agents] == [0] * workers, told[0][-3000:]
+    assert [agent.returncode for agent in agents] == [0] * workers, report[0][-3000:]
     lines = [json.loads(line) for line in log.read_text().splitlines()]
     begins = {(each["restarts"], each["rank"]): each["step"] for each in lines if each["at"] == "starts"}
     return begins, {(each["restarts"], each["at"], each["step"]): each["bits"] for each in lines}
@@ -185,6 +185,6 @@ def test_a_world_of_two_workers_goes_on_from_memory_and_needs_no_storage(tmp_pat
 def test_memory_of_a_dead_rank_is_in_storage_and_a_larger_world_loads_it(tmp_path):  # DL-54
     begins, bits = train(tmp_path / "checkpoints", tmp_path / "log", last=3, killed=3)
     assert begins == {(0, 0): 0, (0, 1): 0, (1, 0): 3, (1, 1): 3}
-    begins, again = train(tmp_path / "checkpoints", tmp_path / "log", last=3, processes=3)
+    begins, second_ends = train(tmp_path / "checkpoints", tmp_path / "log", last=3, processes=3)
     assert begins == {(0, 0): 3, (0, 1): 3, (0, 2): 3}
-    assert again[0, "starts", 3] == bits[0, "saved", 3] == bits[1, "starts", 3]
+    assert second_ends[0, "starts", 3] == bits[0, "saved", 3] == bits[1, "starts", 3]

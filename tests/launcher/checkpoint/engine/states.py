@@ -18,16 +18,16 @@ def tensor_of(dtype, shape, seed=0, way="as it is"):
     dice = torch.Generator().manual_seed(seed)
     wide = (2 * shape[0], *shape[1:]) if way == "every other one" and shape else shape
     raw = torch.randint(0, 256, (*wide, dtype.itemsize), dtype=torch.uint8, generator=dice)
-    made = (raw % 2 == 0).reshape(wide) if dtype is torch.bool else raw.view(dtype).reshape(wide)
+    tensor = (raw % 2 == 0).reshape(wide) if dtype is torch.bool else raw.view(dtype).reshape(wide)
     if way == "transposed":
-        return made.t() if made.dim() == 2 else made
+        return tensor.t() if tensor.dim() == 2 else tensor
     if way == "every other one" and shape:
-        return made[::2]
+        return tensor[::2]
     if way == "the same row again":
-        return made.expand(3, *shape)
+        return tensor.expand(3, *shape)
     if way == "a parameter" and (dtype.is_floating_point or dtype.is_complex):
-        return torch.nn.Parameter(made)
-    return made
+        return torch.nn.Parameter(tensor)
+    return tensor
 
 
 def training(step=1):

@@ -97,8 +97,8 @@ def in_the_optimizers_state(training):
 
 @pytest.mark.parametrize("write", [by_hand, by_loading, in_the_optimizers_state])
 def test_a_write_before_the_step_is_found_told_and_costs_one_save_once(make, tmp_path, write):
-    training, checkpoints, told = Training(), make(tmp_path), []
-    checkpoints.on_failure = lambda step, why: told.append((step, why, checkpoints.stats().dropped))
+    training, checkpoints, failures = Training(), make(tmp_path), []
+    checkpoints.on_failure = lambda step, why: failures.append((step, why, checkpoints.stats().dropped))
     before = copy_of(training.state())
     checkpoints.save(1, training.state(), disk=False)
     for step in (2, 3, 4):
@@ -108,15 +108,15 @@ def test_a_write_before_the_step_is_found_told_and_costs_one_save_once(make, tmp
         training.step()
         expected = (1, before) if step == 2 else (step, now)
         assert same(expected, tuple(checkpoints.load()))
-    assert [(step, dropped) for step, _, dropped in told] == [(2, 1)]
-    assert "was written to before the optimizer's step" in told[0][1]
+    assert [(step, dropped) for step, _, dropped in failures] == [(2, 1)]
+    assert "was written to before the optimizer's step" in failures[0][1]
     assert checkpoints.stats().dropped == 1
 
 
 @pytest.mark.parametrize("width", [64, pytest.param(3_000, marks=pytest.mark.slow)])
 def test_with_verify_a_write_that_no_version_tells_of_is_never_loaded(make, tmp_path, width):
-    training, checkpoints, told = Training(width), make(tmp_path), []
-    checkpoints.on_failure = lambda step, why: told.append(step)
+    training, checkpoints, failures = Training(width), make(tmp_path), []
+    checkpoints.on_failure = lambda step, why: failures.append(step)
     for step in range(1, 5):
         before = copy_of(training.state())
         checkpoints.save(step, training.state(), disk=False, overlap=training.optimizer, verify=True)
@@ -124,8 +124,8 @@ def test_with_verify_a_write_that_no_version_tells_of_is_never_loaded(make, tmp_
             parameter.data.add_(1)  # it may come before its copy, or after it
         training.step()
         found = checkpoints.load()
-        assert step in told or same((step, before), tuple(found))
-        assert found is None or found.step == step or step in told
+        assert step in failures or same((step, before), tuple(found))
+        assert found is None or found.step == step or step in failures
 
 
 def test_what_forward_changes_is_copied_at_once(make, tmp_path):
@@ -148,10 +148,10 @@ def test_several_optimizers_and_one_that_is_gone(make, tmp_path):
         other.step()
         one.step()
         assert same((step, before), tuple(checkpoints.load()))
-    seen = weakref.ref(other.optimizer)
+    reference = weakref.ref(other.optimizer)
     del other, both
     gc.collect()
-    assert seen() is None
+    assert reference() is None
     checkpoints.save(3, one.state(), disk=False, overlap=one.optimizer)
     one.step()
     assert checkpoints.load().step == 3

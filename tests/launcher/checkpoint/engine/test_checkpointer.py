@@ -159,12 +159,12 @@ def test_what_was_prepared_is_all_that_a_hundred_saves_take(make, memory, tmp_pa
     state = {"w": torch.rand(1 << 20)}
     checkpoints.prepare(state)
     checkpoints.wait()
-    taken = blocks(memory)
-    assert taken * 512 >= 3 * state["w"].nbytes
+    block_count = blocks(memory)
+    assert block_count * 512 >= 3 * state["w"].nbytes
     for step in range(100):
         state["w"].fill_(step)
         checkpoints.save(step, state, disk=False)
-    assert blocks(memory) == taken
+    assert blocks(memory) == block_count
     assert checkpoints.stats().saves == 100
     assert same((99, state), tuple(checkpoints.load()))
 
@@ -178,10 +178,10 @@ def test_storage_that_fails_is_told_and_training_goes_on_from_memory(make, tmp_p
         checkpoints.save(step, training(step))
     checkpoints.wait()
     until(lambda: len(events) == 2)
-    seen = checkpoints.stats()
+    stats = checkpoints.stats()
     assert [step for step, _ in events] == [1, 2]
-    assert (seen.failures, seen.persisted, seen.hashed) == (2, -1, 2)
-    assert seen.why == events[-1][1] != ""
+    assert (stats.failures, stats.persisted, stats.hashed) == (2, -1, 2)
+    assert stats.why == events[-1][1] != ""
     assert same(training(2), checkpoints.load().state)
 
 
@@ -279,7 +279,7 @@ def test_threads_of_a_loader_may_run_while_it_is_saved(make, tmp_path):
 
 
 @pytest.fixture
-def beside(make, memory, request):
+def second_checkpointer(make, memory, request):
     """Checkpointers whose daemon is an agent's: beside(folder, TURNOUT_ROUND="2"). daemon: in the environment of it."""
     daemons = []
 
@@ -293,8 +293,8 @@ def beside(make, memory, request):
     return maker
 
 
-def test_a_second_checkpointer_of_a_rank_is_refused_and_the_first_goes_on(beside, tmp_path):
-    first, second = beside(tmp_path / "a"), beside(tmp_path / "b")
+def test_a_second_checkpointer_of_a_rank_is_refused_and_the_first_goes_on(second_checkpointer, tmp_path):
+    first, second = second_checkpointer(tmp_path / "a"), second_checkpointer(tmp_path / "b")
     first.save(1, training(1), disk=False)
     with pytest.raises(ArenaBusy, match=r"one checkpointer at a time.*close\(\) it first"):
         second.save(2, training(2), disk=False)
@@ -304,9 +304,9 @@ def test_a_second_checkpointer_of_a_rank_is_refused_and_the_first_goes_on(beside
     assert second.stats().sealed == 4
 
 
-def stored(beside, folder, *numbers):
+def stored(second_checkpointer, folder, *numbers):
     """Steps of both ranks of a world, committed."""
-    ranks = [beside(folder, RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2") for rank in range(2)]
+    ranks = [second_checkpointer(folder, RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2") for rank in range(2)]
     for step in numbers:
         for checkpoints in ranks:
             checkpoints.save(step, training(step))
@@ -315,51 +315,51 @@ def stored(beside, folder, *numbers):
         checkpoints.close()
 
 
-def second_round(beside, folder, named, rank):
-    return beside(
+def second_round(second_checkpointer, folder, named, rank):
+    return second_checkpointer(
         folder, TURNOUT_ROUND="2", RANK=str(rank), WORLD_SIZE="2",
         TURNOUT_STORED_STEP=str(named), TURNOUT_STORED_IN=str(folder),
     )  # fmt: skip
 
 
-def test_all_ranks_read_the_named_step_and_none_committed_since(beside, tmp_path, caplog):
-    stored(beside, tmp_path, 3, 5)
+def test_all_ranks_read_the_named_step_and_none_committed_since(second_checkpointer, tmp_path, caplog):
+    stored(second_checkpointer, tmp_path, 3, 5)
     with caplog.at_level(logging.WARNING):
         for rank in range(2):
-            loaded = second_round(beside, tmp_path, 3, rank).load()
+            loaded = second_round(second_checkpointer, tmp_path, 3, rank).load()
             assert loaded.step == 3
             assert same(training(3), loaded.state)
     assert [(each.message, each.step) for each in caplog.records] == [("checkpoint_passed_over", 5)] * 2
 
 
-def test_where_nothing_was_there_for_all_nobody_reads_what_has_come_since(beside, tmp_path):
-    stored(beside, tmp_path, 3)
-    assert second_round(beside, tmp_path, -1, 0).load() is None
+def test_where_nothing_was_there_for_all_nobody_reads_what_has_come_since(second_checkpointer, tmp_path):
+    stored(second_checkpointer, tmp_path, 3)
+    assert second_round(second_checkpointer, tmp_path, -1, 0).load() is None
 
 
-def test_a_step_that_was_named_for_another_folder_is_not_meant(beside, tmp_path):
-    stored(beside, tmp_path / "a", 3)
-    checkpoints = beside(
+def test_a_step_that_was_named_for_another_folder_is_not_meant(second_checkpointer, tmp_path):
+    stored(second_checkpointer, tmp_path / "a", 3)
+    checkpoints = second_checkpointer(
         tmp_path / "a", RANK="0", WORLD_SIZE="2", TURNOUT_STORED_STEP="1", TURNOUT_STORED_IN=str(tmp_path / "b")
     )
     assert checkpoints.load().step == 3
 
 
-def test_a_broken_named_step_is_an_error_unless_the_rank_reads_alone(beside, tmp_path):
-    stored(beside, tmp_path, 3, 5)
+def test_a_broken_named_step_is_an_error_unless_the_rank_reads_alone(second_checkpointer, tmp_path):
+    stored(second_checkpointer, tmp_path, 3, 5)
     shard = tmp_path / "step-0000000005" / "rank-00000.safetensors"
     data = bytearray(shard.read_bytes())
     data[-1] ^= 1
     shard.write_bytes(data)
     with pytest.raises(BadCheckpoint):
-        second_round(beside, tmp_path, 5, 0).load()
-    assert second_round(beside, tmp_path, 5, 1).load().step == 5
+        second_round(second_checkpointer, tmp_path, 5, 0).load()
+    assert second_round(second_checkpointer, tmp_path, 5, 1).load().step == 5
 
 
-def test_saves_overtake_where_storage_hangs_and_none_is_lost_from_memory(beside, tmp_path):
+def test_saves_overtake_where_storage_hangs_and_none_is_lost_from_memory(second_checkpointer, tmp_path):
     """The first is written for as long as the test lasts: none of the others has to wait for it for long."""
     events = []
-    checkpoints = beside(tmp_path, daemon={"TURNOUT_PERSIST_BYTES_S": "1"})
+    checkpoints = second_checkpointer(tmp_path, daemon={"TURNOUT_PERSIST_BYTES_S": "1"})
     checkpoints.on_failure = lambda step, why: events.append(step)
     large = training(0) | {"more": bytes(2 << 20)}
     checkpoints.save(1, large)
@@ -377,9 +377,9 @@ def test_a_save_is_a_phase_to_whoever_watches_but_not_in_another_thread(make, tm
     monkeypatch.setenv(PROGRESS, str(watched.paths[0]))
     checkpoints = make(tmp_path / "saved")
     checkpoints.save(1, training(1))
-    beside = threading.Thread(target=checkpoints.save, args=(2, training(2)))
-    beside.start()
-    beside.join()
+    second_checkpointer = threading.Thread(target=checkpoints.save, args=(2, training(2)))
+    second_checkpointer.start()
+    second_checkpointer.join()
     seen = watched.progress()[0]
     watched.close()
     assert (seen.phase, seen.turns) == ("", 2)

@@ -35,9 +35,9 @@ def test_what_is_loaded_is_the_newest_save_that_was_not_dropped(make, tmp_path_f
                 with torch.no_grad():
                     training.model[2].weight.add_(1)
     found = checkpoints.load()
-    kept = [step for step in saved if step not in dropped]
-    assert (found is None) == (not kept)
+    remaining = [step for step in saved if step not in dropped]
+    assert (found is None) == (not remaining)
     if found is not None:
-        assert found.step == kept[-1]
+        assert found.step == remaining[-1]
         assert same(saved[found.step], found.state)
     checkpoints.close()

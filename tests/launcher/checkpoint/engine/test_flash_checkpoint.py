@@ -41,14 +41,14 @@ os.kill(os.getpid(), 9)
 @pytest.fixture
 def flash(environ):
     """Makes DdpCheckpointers that end with the test."""
-    made = []
+    checkpointers = []
 
     def make(folder, **options):
-        made.append(DdpCheckpointer(folder, environ=environ, **options))
-        return made[-1]
+        checkpointers.append(DdpCheckpointer(folder, environ=environ, **options))
+        return checkpointers[-1]
 
     yield make
-    for each in made:
+    for each in checkpointers:
         each.close()
 
 
@@ -82,12 +82,12 @@ def test_the_guides_loop_runs_and_goes_on_from_what_it_has_saved(flash, tmp_path
     checkpoints.wait_latest_checkpoint()
     assert files(tmp_path) == ["checkpoint-2.pt", "checkpoint-4.pt"]
     for loaded in (checkpoints.load_checkpoint(), torch.load(tmp_path / "checkpoint-4.pt", weights_only=True)):
-        again = torch.nn.Linear(4, 4)
-        moments = torch.optim.AdamW(again.parameters())
-        again.load_state_dict(loaded["model"])
+        second_model = torch.nn.Linear(4, 4)
+        moments = torch.optim.AdamW(second_model.parameters())
+        second_model.load_state_dict(loaded["model"])
         moments.load_state_dict(loaded["optimizer"])
         assert loaded["step"] == 4
-        assert same(again.state_dict(), model.state_dict())
+        assert same(second_model.state_dict(), model.state_dict())
         assert same(moments.state_dict(), optimizer.state_dict())
 
 
@@ -141,11 +141,11 @@ def test_a_hundred_saves_leave_as_much_memory_as_three(flash, memory, tmp_path, 
             arenas = list(memory.glob("*.arena"))
             blocks = sum(each.stat().st_blocks for each in arenas)
             records.append((len(arenas), blocks, resident(os.getpid()), resident(*daemons())))
-    (one, blocks, own, kept), (one_still, blocks_still, own_later, kept_later) = records
+    (one, blocks, own, entries), (one_still, blocks_still, own_later, kept_later) = records
     assert (one, one_still) == (1, 1)
     assert blocks_still == blocks <= 3 * (17 << 20) // 512
     assert own_later - own < 16 << 20  # less than one state more, after ninety
-    assert kept_later - kept < 16 << 20
+    assert kept_later - entries < 16 << 20
     assert files(tmp_path) == []
 
 
@@ -214,14 +214,14 @@ def test_loading_tries_memory_then_the_named_file_then_the_newest(flash, memory,
     assert checkpoints.load_checkpoint(tmp_path / "elsewhere.pt") == {"step": 3}
     checkpoints.close()
     assert not list(memory.glob("*.arena"))
-    again = flash(tmp_path / "run")
-    assert again.load_checkpoint(tmp_path / "elsewhere.pt") == {"step": 0}
-    assert again.load_checkpoint() == {"step": 2}
+    second = flash(tmp_path / "run")
+    assert second.load_checkpoint(tmp_path / "elsewhere.pt") == {"step": 0}
+    assert second.load_checkpoint() == {"step": 2}
     (tmp_path / "run" / "two.pt").write_bytes(b"torn")
-    assert again.load_checkpoint() == {"step": 1}
+    assert second.load_checkpoint() == {"step": 1}
     (tmp_path / "run" / "one.pt").write_bytes(b"torn")
     with pytest.raises(BadCheckpoint, match="none of the checkpoints"):
-        again.load_checkpoint()
+        second.load_checkpoint()
 
 
 @pytest.mark.slow

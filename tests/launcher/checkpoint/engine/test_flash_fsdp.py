@@ -59,10 +59,10 @@ def test_models_and_optimizers_come_back_with_what_else_was_saved(checkpoints, t
     model, optimizer = pair(1)
     checkpoints.save_checkpoint(3, model, optimizer, extra_sd)
     checkpoints.wait_latest_checkpoint(60)
-    again, moments = pair(2)
-    assert checkpoints.load_checkpoint(again, moments) == extra_sd
-    assert torch.equal(again.weight, model.weight)
-    assert torch.equal(moments.state[again.weight]["exp_avg"], optimizer.state[model.weight]["exp_avg"])
+    second_model, moments = pair(2)
+    assert checkpoints.load_checkpoint(second_model, moments) == extra_sd
+    assert torch.equal(second_model.weight, model.weight)
+    assert torch.equal(moments.state[second_model.weight]["exp_avg"], optimizer.state[model.weight]["exp_avg"])
 
 
 @pytest.mark.contract("DL-55", "DL-56")

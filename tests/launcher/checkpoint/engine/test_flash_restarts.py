@@ -47,10 +47,10 @@ def turnout_run(environ, memory, tmp_path):
                 agent.kill()
                 agent.wait()
         assert [code for _, code in ended] == [0] * workers, ended[0][0][-5_000:]
-        told = defaultdict(dict)
+        records = defaultdict(dict)
         for line in map(json.loads, (tmp_path / "log").read_text().splitlines()):
-            told[line["restarts"]][line["rank"], line["at"], line["step"]] = line["bits"]
-        return told
+            records[line["restarts"]][line["rank"], line["at"], line["step"]] = line["bits"]
+        return records
 
     return run
 
@@ -101,8 +101,8 @@ def test_a_killed_rank_of_ddp(turnout_run, tmp_path, workers):  # DL-43, DL-48, 
     state = torch.load(tmp_path / "checkpoints" / "checkpoint-7.pt", weights_only=True)
     assert (state["step"], sorted(state)) == (7, ["model", "optimizer", "step"])
     assert all(lives[1][rank, "loads", 9] == lives[1][rank, "saved", 9] for rank in (0, 1))
-    again = turnout_run("ddp", last=8, workers=workers)
-    goes_on(again[0], lives[1], 8)
+    second_run = turnout_run("ddp", last=8, workers=workers)
+    goes_on(second_run[0], lives[1], 8)
 
 
 @pytest.mark.contract("DL-52", "DL-53", "DL-54", "DL-63")
@@ -118,10 +118,10 @@ def test_a_killed_rank_of_fsdp(turnout_run, tmp_path, kind, processes):  # DL-52
     goes_on(lives[1], lives[0], 7)
     shards = ["rank-00000.safetensors", "rank-00001.safetensors"]
     assert steps_of(tmp_path) == {step: (step, shards) for step in (4, 7, 8)}
-    again = turnout_run(kind, last=8, processes=processes)[0]
-    assert starts(again) == dict.fromkeys(range(processes), 8)
+    second_run = turnout_run(kind, last=8, processes=processes)[0]
+    assert starts(second_run) == dict.fromkeys(range(processes), 8)
     if processes == 2:
-        goes_on(again, lives[1], 8)
+        goes_on(second_run, lives[1], 8)
 
 
 @pytest.mark.contract("DL-55", "DL-56")

@@ -32,15 +32,15 @@ def train(state):
 
 
 @pytest.fixture
-def told():
+def failures():
     return []
 
 
 @pytest.fixture
-def frozen(make, tmp_path, told):
+def frozen(make, tmp_path, failures):
     def maker(declared=is_frozen, **options):
         checkpoints = make(tmp_path, frozen=declared, **options)
-        checkpoints.on_failure = lambda step, why: told.append(why)
+        checkpoints.on_failure = lambda step, why: failures.append(why)
         return checkpoints
 
     return maker
@@ -62,7 +62,7 @@ def saved(checkpoints, step, state):
         pytest.param(["model"], id="by what they lie in, though some of it changes"),
     ],
 )
-def test_each_generation_copies_what_is_frozen_once(frozen, told, declared):
+def test_each_generation_copies_what_is_frozen_once(frozen, failures, declared):
     checkpoints, state = frozen(declared, generations=3), lora()
     copied = []
     for step in range(1, 9):
@@ -70,7 +70,7 @@ def test_each_generation_copies_what_is_frozen_once(frozen, told, declared):
         copied.append(saved(checkpoints, step, state))
     assert min(copied[:3]) >= FROZEN_BYTES
     assert max(copied[3:]) <= 64 * 4
-    assert told == []
+    assert failures == []
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_each_generation_copies_what_is_frozen_once(frozen, told, declared):
         pytest.param(lambda model: model.pop("base"), id="one less"),
     ],
 )
-def test_a_change_that_torch_knows_of_is_copied_at_once(frozen, told, write):
+def test_a_change_that_torch_knows_of_is_copied_at_once(frozen, failures, write):
     checkpoints, state = frozen(), lora()
     for step in range(1, 5):
         saved(checkpoints, step, state)
@@ -94,7 +94,7 @@ def test_a_change_that_torch_knows_of_is_copied_at_once(frozen, told, write):
     for step in range(5, 9):
         train(state)
         saved(checkpoints, step, state)
-    assert (told, checkpoints.stats().dropped) == ([], 0)
+    assert (failures, checkpoints.stats().dropped) == ([], 0)
 
 
 def silently(tensor):
@@ -102,7 +102,7 @@ def silently(tensor):
     tensor.data.view(-1)[7] += 1
 
 
-def test_an_unannounced_change_is_found_and_told_and_ends_all_skipping(frozen, told):
+def test_an_unannounced_change_is_found_and_told_and_ends_all_skipping(frozen, failures):
     checkpoints, state = frozen(), lora()
     for step in range(1, 5):
         saved(checkpoints, step, state)
@@ -110,8 +110,8 @@ def test_an_unannounced_change_is_found_and_told_and_ends_all_skipping(frozen, t
     checkpoints.save(5, state, disk=False)
     found = checkpoints.load()
     assert found is None or found.step < 5  # what may be stale is gone
-    assert len(told) == 1
-    assert "model/base was declared frozen and has changed" in told[0]
+    assert len(failures) == 1
+    assert "model/base was declared frozen and has changed" in failures[0]
     for step in range(6, 12):
         silently(state["model"]["base"])
         assert saved(checkpoints, step, state) >= FROZEN_BYTES
@@ -119,17 +119,17 @@ def test_an_unannounced_change_is_found_and_told_and_ends_all_skipping(frozen, t
 
 
 def test_who_is_told_may_ask_how_it_stands(frozen):
-    checkpoints, state, seen = frozen(), lora(), []
-    checkpoints.on_failure = lambda step, why: seen.append(checkpoints.stats().dropped)
+    checkpoints, state, stats = frozen(), lora(), []
+    checkpoints.on_failure = lambda step, why: stats.append(checkpoints.stats().dropped)
     for step in range(1, 5):
         saved(checkpoints, step, state)
     silently(state["model"]["base"])
     checkpoints.save(5, state, disk=False)
     checkpoints.wait()
-    assert seen == [1]
+    assert stats == [1]
 
 
-def test_memory_that_has_lost_a_bit_is_not_taken_for_what_is_frozen(frozen, told, memory):
+def test_memory_that_has_lost_a_bit_is_not_taken_for_what_is_frozen(frozen, failures, memory):
     checkpoints, state = frozen(generations=2), lora()
     for step in range(1, 4):
         saved(checkpoints, step, state)
@@ -145,14 +145,14 @@ def test_memory_that_has_lost_a_bit_is_not_taken_for_what_is_frozen(frozen, told
     saved(checkpoints, 6, state)
 
 
-def test_who_lies_where_another_lay_is_not_taken_for_it(frozen, told):
+def test_who_lies_where_another_lay_is_not_taken_for_it(frozen, failures):
     """A tensor that is replaced leaves its place to the next but one, which is of the same version."""
     checkpoints, state = frozen(), lora()
     for step in range(1, 12):
         state["model"]["base"] = state["model"]["base"] + 1
         checkpoints.save(step, state, disk=False)
         assert same(state, checkpoints.load().state)
-    assert not told
+    assert not failures
 
 
 WRITES = {

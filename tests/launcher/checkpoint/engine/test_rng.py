@@ -40,12 +40,12 @@ def test_each_rank_goes_on_with_its_own(make, tmp_path):
     second = make(tmp_path, replicated=True, RANK="1", LOCAL_RANK="1", **world)
     first.save(1, {"step": 1})
     first.wait()
-    after, kept = drawn(), random.getstate()
+    after, state = drawn(), random.getstate()
     first.load()
     assert drawn() == after
-    random.setstate(kept)
+    random.setstate(state)
     expected = random.random()
-    random.setstate(kept)
+    random.setstate(state)
     second.load()  # which has only rank 0's to see
     assert random.random() == expected
 
@@ -70,11 +70,11 @@ def test_without_rng_nothing_is_set_back(make, tmp_path):
     ],
 )
 def test_what_are_no_random_numbers_is_refused(text):
-    kept = random.getstate(), torch.get_rng_state()
+    states = random.getstate(), torch.get_rng_state()
     with pytest.raises(BadCheckpoint, match="random numbers"):
         rng.restore(text, 0)
-    random.setstate(kept[0])
-    torch.set_rng_state(kept[1])
+    random.setstate(states[0])
+    torch.set_rng_state(states[1])
 
 
 def parts(seed):

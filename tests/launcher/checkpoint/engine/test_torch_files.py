@@ -66,9 +66,9 @@ def test_each_flipped_byte_is_seen(tmp_path_factory, data):
     folder = tmp_path_factory.mktemp("flips")
     file = folder / "1.pt"
     version = save(folder, "1.pt", 1)
-    whole = bytearray(file.read_bytes())
-    whole[data.draw(st.integers(0, len(whole) - 1))] ^= data.draw(st.integers(1, 255))
-    file.write_bytes(whole)
+    content = bytearray(file.read_bytes())
+    content[data.draw(st.integers(0, len(content) - 1))] ^= data.draw(st.integers(1, 255))
+    file.write_bytes(content)
     with pytest.raises(BadCheckpoint, match="not what was written"):
         load(file, (version,))
 

@@ -135,7 +135,7 @@ def test_one_flipped_byte_of_an_identity_is_found_wherever_it_is(bits):
 @pytest.mark.parametrize("state", [SlotState.SEALED, SlotState.HASHED])
 @pytest.mark.parametrize("bits", [1 << bit for bit in range(8)] + [0xFF])
 def test_one_flipped_byte_of_a_table_never_shows_what_was_not_written(state, bits):
-    page, said = table(state, reserved=8_192), (state, 7, RECORD, 99 if state is SlotState.HASHED else None)
+    page, states = table(state, reserved=8_192), (state, 7, RECORD, 99 if state is SlotState.HASHED else None)
     for at in range(RECORD_AT + RECORD_BYTES):
         slot = read_table(flipped(page, at, bits))
         if 24 <= at < 32 and state is SlotState.HASHED:
@@ -143,7 +143,7 @@ def test_one_flipped_byte_of_a_table_never_shows_what_was_not_written(state, bit
         elif slot.fault:
             assert (slot.state, slot.record, slot.sums_sum) == (SlotState.EMPTY, None, None)
         else:
-            assert (slot.state, slot.epoch, slot.record, slot.sums_sum) == said
+            assert (slot.state, slot.epoch, slot.record, slot.sums_sum) == states
         assert bool(slot.fault) == (at < 8 or 16 <= at < 24 or at >= RECORD_AT)
 
 
@@ -265,7 +265,7 @@ def test_generations_never_meet():
 
 
 @pytest.mark.parametrize(
-    ("slots", "taken"),
+    ("slots", "generation"),
     [
         pytest.param([EMPTY, EMPTY, EMPTY], 0, id="nothing is there: the first"),
         pytest.param([sealed(1), EMPTY, EMPTY], 1, id="one that holds nothing"),
@@ -287,8 +287,8 @@ def test_generations_never_meet():
         pytest.param([], None, id="none at all"),
     ],
 )
-def test_the_generation_that_is_overwritten(slots, taken):
-    assert slot_to_write(slots) == taken
+def test_the_generation_that_is_overwritten(slots, generation):
+    assert slot_to_write(slots) == generation
 
 
 def test_a_generation_that_is_still_being_filled_is_not_taken_twice():
@@ -297,9 +297,9 @@ def test_a_generation_that_is_still_being_filled_is_not_taken_twice():
 
 @given(slots)
 def test_a_save_spares_the_read_and_the_newest_while_another_is_free(slots):
-    taken = slot_to_write(slots)
+    generation = slot_to_write(slots)
     free = [at for at, slot in enumerate(slots) if not slot.pinned and at != newest_generation(slots)]
-    assert taken in free if taken is not None else not free
+    assert generation in free if generation is not None else not free
 
 
 @pytest.mark.parametrize(

@@ -55,9 +55,9 @@ def test_a_chunk_is_four_mebibytes_unless_told():
 
 @given(numbers=st.lists(st.floats(width=64), max_size=64), chunk_bytes=st.integers(1, 64))
 def test_only_the_bytes_count_not_what_they_are_seen_as(numbers, chunk_bytes):
-    seen = memoryview(array("d", numbers))
-    octets = memoryview(seen.tobytes())
-    assert sums_of(seen, chunk_bytes) == sums_of(octets, chunk_bytes)
+    view = memoryview(array("d", numbers))
+    octets = memoryview(view.tobytes())
+    assert sums_of(view, chunk_bytes) == sums_of(octets, chunk_bytes)
     if numbers:
         assert sums_of(octets.cast("B", [len(numbers), 8]), chunk_bytes) == sums_of(octets, chunk_bytes)
 

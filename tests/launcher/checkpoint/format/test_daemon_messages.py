@@ -26,7 +26,7 @@ slots, generations = (
     st.integers(1, daemon_messages.MAX_GENERATIONS),
 )
 kinds = st.sampled_from(["shards", "torch"])
-held = st.lists(st.builds(HeldStep, newest, sizes, sizes, sizes, sizes, st.booleans()), max_size=16).map(tuple)
+held_steps = st.lists(st.builds(HeldStep, newest, sizes, sizes, sizes, sizes, st.booleans()), max_size=16).map(tuple)
 endpoints = st.lists(st.builds(DaemonEndpoint, words, words, words, st.integers(0, 65_535)), max_size=8).map(tuple)
 replica_groups = st.builds(
     ReplicaGroup,
@@ -87,7 +87,7 @@ TO_CLIENT = {
     daemon_messages.SaveFailed: (steps, words, words),
     daemon_messages.Done: (),
     daemon_messages.Stats: (*[newest] * 4, *[counts] * 4, newest, counts, counts),
-    daemon_messages.HeldSteps: (held,),
+    daemon_messages.HeldSteps: (held_steps,),
     daemon_messages.Pinned: (steps,),
     daemon_messages.SaveDropped: (newest,),
     daemon_messages.StoredStep: (words, newest),

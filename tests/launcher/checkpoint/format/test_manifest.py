@@ -80,15 +80,15 @@ def refuses(reader, data):
 
 
 @given(notes())
-def test_a_note_is_read_again(told):
-    data = write_note(told)
-    assert read_note(data) == read_note(memoryview(data)) == read_note(bytearray(data)) == told
+def test_a_note_is_read_again(stored_note):
+    data = write_note(stored_note)
+    assert read_note(data) == read_note(memoryview(data)) == read_note(bytearray(data)) == stored_note
 
 
 @given(manifests())
-def test_a_manifest_is_read_again(told):
-    data = write(told)
-    assert read(data) == read(memoryview(data)) == read(bytearray(data)) == told
+def test_a_manifest_is_read_again(manifest):
+    data = write(manifest)
+    assert read(data) == read(memoryview(data)) == read(bytearray(data)) == manifest
 
 
 def test_both_are_one_line_of_json_that_a_person_can_read():
@@ -191,7 +191,7 @@ FILE = StoredShard.of("f", 0, 8, 8, [0])
 
 
 @pytest.mark.parametrize(
-    "made",
+    "build",
     [
         pytest.param(lambda: StoredShard.of("f" * 255, 0, 8, 8, [0]), id="a long name"),
         pytest.param(lambda: StoredShard.of("f", MAX_WORLD - 1, 8, 8, [0]), id="the last rank there can be"),
@@ -208,12 +208,12 @@ FILE = StoredShard.of("f", 0, 8, 8, [0])
         pytest.param(lambda: Manifest("r", 0, 0, 1, 0.0, (FILE,)), id="the first of all manifests"),
     ],
 )  # fmt: skip
-def test_what_may_lie_in_storage(made):
-    assert made()
+def test_what_may_lie_in_storage(build):
+    assert build()
 
 
 @pytest.mark.parametrize(
-    "made",
+    "build",
     [
         pytest.param(lambda: note(rank=2), id="a rank that is not in its world"),
         pytest.param(lambda: note(step=-1), id="a step below none"),
@@ -232,13 +232,13 @@ def test_what_may_lie_in_storage(made):
         pytest.param(lambda: replace(MANIFEST, shards=MANIFEST.shards[:1]), id="a shard missing"),
     ],
 )
-def test_what_would_not_be_read_again_cannot_be_made(made):
+def test_what_would_not_be_read_again_cannot_be_made(build):
     with pytest.raises(BadCheckpoint):
-        made()
+        build()
 
 
 @pytest.mark.parametrize(
-    "made",
+    "build",
     [
         pytest.param(lambda: BlockChecksums.of(BLOCK_BYTES // 2, [1]), id="blocks too small"),
         pytest.param(lambda: BlockChecksums.of(CHUNK_BYTES, [1]), id="blocks that are chunks"),
@@ -248,10 +248,10 @@ def test_what_would_not_be_read_again_cannot_be_made(made):
         pytest.param(lambda: replace(note(), blocks=BlockChecksums.of(BLOCK_BYTES, range(21))), id="a block too many"),
     ],
 )
-def test_sums_of_blocks_are_those_of_all_blocks_of_the_shard(made):
+def test_sums_of_blocks_are_those_of_all_blocks_of_the_shard(build):
     assert replace(note(), blocks=BlockChecksums.of(BLOCK_BYTES, range(20))).blocks.sums == tuple(range(20))
     with pytest.raises(BadCheckpoint):
-        made()
+        build()
 
 
 def test_a_note_of_a_newer_format_is_told_apart_from_one_that_is_torn():
@@ -276,13 +276,13 @@ def test_a_note_of_before_there_were_blocks_is_read():
 def test_sums_are_of_the_files_own_bytes_head_included():
     data = bytes(range(256)) * 20_000
     sums = sums_of(memoryview(data))
-    told = StoredShard.of("f", 0, len(data), 4_096, sums)
-    assert told.sums == (sum_of(data[:CHUNK_BYTES]), sum_of(data[CHUNK_BYTES:]))
-    assert told.sums_sum == sum_of_sums(sums) == sum_of(b"".join(each.to_bytes(8, "little") for each in sums))
+    shard = StoredShard.of("f", 0, len(data), 4_096, sums)
+    assert shard.sums == (sum_of(data[:CHUNK_BYTES]), sum_of(data[CHUNK_BYTES:]))
+    assert shard.sums_sum == sum_of_sums(sums) == sum_of(b"".join(each.to_bytes(8, "little") for each in sums))
 
 
 @pytest.mark.parametrize(
-    ("told", "whole"),
+    ("notes", "is_complete"),
     [
         pytest.param([], False, id="nobody has noted anything"),
         pytest.param([note(0)], False, id="one of two"),
@@ -296,8 +296,8 @@ def test_sums_are_of_the_files_own_bytes_head_included():
         pytest.param([note(1), note(0, step=20), note(0)], True, id="both among others, in any order"),
     ],
 )
-def test_a_step_is_complete_when_every_rank_of_its_world_has_noted_it(told, whole):
-    assert (complete_manifest(told, 10, 1, 2) is not None) == whole
+def test_a_step_is_complete_when_every_rank_of_its_world_has_noted_it(notes, is_complete):
+    assert (complete_manifest(notes, 10, 1, 2) is not None) == is_complete
 
 
 def test_a_manifest_has_the_shards_by_rank_and_the_time_of_the_last():
@@ -308,18 +308,18 @@ def test_a_manifest_has_the_shards_by_rank_and_the_time_of_the_last():
 
 def test_a_rank_that_saved_again_counts_with_what_it_saved_last():
     old, new = note(0, saved_s=1.0, sums=(5, 6)), note(0, saved_s=2.0, sums=(7, 8))
-    for told in ([old, new, note(1)], [new, note(1), old]):
-        assert complete_manifest(told, 10, 1, 2).shards[0].sums == (7, 8)
+    for notes in ([old, new, note(1)], [new, note(1), old]):
+        assert complete_manifest(notes, 10, 1, 2).shards[0].sums == (7, 8)
 
 
 @given(st.lists(st.builds(
     note, st.integers(0, 1), st.just(10) | st.just(20), st.integers(1, 2), st.integers(2, 3), st.sampled_from("ab"),
     st.integers(1, 3).map(float), st.just((1, 2)) | st.just((3, 4)),
 )), st.randoms(use_true_random=False))  # fmt: skip
-def test_a_manifest_is_of_one_run_round_and_world_whatever_the_order_told(told, dice):
-    manifest = complete_manifest(told, 10, 1, 2)
-    assert complete_manifest(dice.sample(told, len(told)), 10, 1, 2) == manifest
-    fits = [each for each in told if (each.step, each.round, each.world) == (10, 1, 2)]
+def test_a_manifest_is_of_one_run_round_and_world_whatever_the_order_told(notes, dice):
+    manifest = complete_manifest(notes, 10, 1, 2)
+    assert complete_manifest(dice.sample(notes, len(notes)), 10, 1, 2) == manifest
+    fits = [each for each in notes if (each.step, each.round, each.world) == (10, 1, 2)]
     wholes = [run for run in "ab" if {each.shard.rank for each in fits if each.run == run} == {0, 1}]
     if manifest is None:
         assert wholes == []

@@ -13,7 +13,7 @@ sizes, few = st.integers(0, 1 << 40), st.integers(0, 8)
 
 
 @pytest.mark.parametrize(
-    ("asked", "pages"),
+    ("counts", "pages"),
     [
         pytest.param((PAGE_BYTES, 3, 1), 3 + 4, id="three generations of a page, their tables and an identity"),
         pytest.param((1, 3, 1), 3 + 4, id="a page is the least"),
@@ -24,8 +24,8 @@ sizes, few = st.integers(0, 1 << 40), st.integers(0, 8)
         pytest.param((0, 2, 1), 3, id="nothing to save"),
     ],
 )
-def test_the_need_is_own_and_replica_generations(asked, pages):
-    assert need_bytes(*asked) == pages * PAGE_BYTES
+def test_the_need_is_own_and_replica_generations(counts, pages):
+    assert need_bytes(*counts) == pages * PAGE_BYTES
 
 
 @given(sizes, st.integers(1, 7), st.integers(1, 16), few)

@@ -18,7 +18,7 @@ read_now = st.frozensets(steps, max_size=5)
 
 @pytest.mark.contract("DL-50")
 @pytest.mark.parametrize(
-    ("there", "keep", "goes"),
+    ("steps", "keep", "goes"),
     [
         pytest.param([], Latest(1), [], id="nothing is there"),
         pytest.param([10], Latest(1), [], id="the only one stays"),
@@ -33,8 +33,8 @@ read_now = st.frozensets(steps, max_size=5)
         pytest.param([10, 20, 30], All(), [], id="all, unless somebody asks"),
     ],
 )
-def test_what_a_rule_gives_up(there, keep, goes):
-    assert steps_to_remove(there, keep) == tuple(goes)
+def test_what_a_rule_gives_up(steps, keep, goes):
+    assert steps_to_remove(steps, keep) == tuple(goes)
 
 
 @pytest.mark.parametrize(
@@ -51,62 +51,62 @@ def test_the_rule_of_a_frame(keep, every, expected):
 
 
 @pytest.mark.parametrize(
-    "made", [lambda: Latest(0), lambda: Every(0), lambda: Latest(-1), lambda: retention_rule(-1, 5)]
+    "build", [lambda: Latest(0), lambda: Every(0), lambda: Latest(-1), lambda: retention_rule(-1, 5)]
 )
-def test_a_rule_that_keeps_nothing_cannot_be_made(made):
+def test_a_rule_that_keeps_nothing_cannot_be_made(build):
     with pytest.raises(ValueError, match="at least 1"):
-        made()
+        build()
 
 
 def test_steps_saved_again_after_a_rollback_leave_checkpoints():
     """DLRover's defect 8: KeepLatestStep(2), steps 10, 20, 30, then 20 and 30 again, and nothing is left."""
-    there = set()
+    steps = set()
     for step in (10, 20, 30, 20, 30):
-        there |= {step}
-        there -= {*steps_to_remove(there, Latest(2), just_committed=step)}
-        assert step in there
-    assert there == {20, 30}
+        steps |= {step}
+        steps -= {*steps_to_remove(steps, Latest(2), just_committed=step)}
+        assert step in steps
+    assert steps == {20, 30}
 
 
 def test_after_a_rollback_each_new_step_outlives_its_own_commit():
-    there = {20, 30}
+    steps = {20, 30}
     for step in (11, 12, 31, 32):
-        there |= {step}
-        there -= {*steps_to_remove(there, Latest(2), just_committed=step)}
-        assert step in there
-    assert there == {31, 32}
+        steps |= {step}
+        steps -= {*steps_to_remove(steps, Latest(2), just_committed=step)}
+        assert step in steps
+    assert steps == {31, 32}
 
 
 @given(committed, rules, read_now, st.none() | steps)
-def test_the_newest_the_just_written_and_those_being_read_are_kept(there, keep, reading, just):
-    goes = steps_to_remove(there, keep, reading, just)
-    assert {*goes} <= {*there}
-    assert not {*goes} & {*reading, just, max(there, default=None)}
+def test_the_newest_the_just_written_and_those_being_read_are_kept(stored, keep, reading, just):
+    goes = steps_to_remove(stored, keep, reading, just)
+    assert {*goes} <= {*stored}
+    assert not {*goes} & {*reading, just, max(stored, default=None)}
     assert list(goes) == sorted({*goes})
 
 
 @given(committed, rules, read_now, st.randoms(use_true_random=False))
-def test_neither_order_nor_repetition_nor_a_second_look_change_it(there, keep, reading, dice):
-    goes = steps_to_remove(there, keep, reading)
-    assert steps_to_remove(dice.sample(there * 2, len(there) * 2), keep, reading) == goes
-    assert steps_to_remove({*there} - {*goes}, keep, reading) == ()
+def test_neither_order_nor_repetition_nor_a_second_look_change_it(steps, keep, reading, dice):
+    goes = steps_to_remove(steps, keep, reading)
+    assert steps_to_remove(dice.sample(steps * 2, len(steps) * 2), keep, reading) == goes
+    assert steps_to_remove({*steps} - {*goes}, keep, reading) == ()
 
 
 @given(committed, counts, st.integers(1, 40), read_now)
-def test_as_many_stay_as_were_asked_for_and_no_rule_alone_gives_one_up(there, count, interval, reading):
+def test_as_many_stay_as_were_asked_for_and_no_rule_alone_gives_one_up(steps, count, interval, reading):
     latest, every = Latest(count), Every(interval)
-    left = {*there} - {*steps_to_remove(there, latest)}
-    assert left == {*sorted({*there})[-count:]}
-    both = {*steps_to_remove(there, latest, reading)} & {*steps_to_remove(there, every, reading)}
-    assert {*steps_to_remove(there, Both(latest, every), reading)} == both
+    left = {*steps} - {*steps_to_remove(steps, latest)}
+    assert left == {*sorted({*steps})[-count:]}
+    both = {*steps_to_remove(steps, latest, reading)} & {*steps_to_remove(steps, every, reading)}
+    assert {*steps_to_remove(steps, Both(latest, every), reading)} == both
 
 
 @given(st.lists(st.tuples(steps, st.booleans()), max_size=30), rules)
 def test_through_any_history_of_saves_and_restarts_something_is_left(history, keep):
     """A restart keeps no list of its own: what lies there is all that is known."""
-    there = set()
+    stored = set()
     for step, removes in history:
-        there |= {step}
+        stored |= {step}
         if removes:
-            there -= {*steps_to_remove(there, keep, just_committed=step)}
-        assert {step, max(there)} <= there
+            stored -= {*steps_to_remove(stored, keep, just_committed=step)}
+        assert {step, max(stored)} <= stored

@@ -137,9 +137,9 @@ def test_safetensors_opens_a_file_of_each_type(tmp_path, dtype):
 def test_a_tensor_has_so_many_bytes_or_no_place(dtype, shape, expected):
     assert bytes_of(dtype, shape) == expected
     if expected is None:
-        with pytest.raises(BadState) as told:
+        with pytest.raises(BadState) as error:
             pack([Spec("fine", "F32", ()), Spec("model/weight", dtype, shape)])
-        assert told.value.path == "model/weight"
+        assert error.value.path == "model/weight"
     else:
         assert pack([Spec("model/weight", dtype, shape)]).data_bytes == expected
 

@@ -242,9 +242,9 @@ RING["next"] = {"next": RING}
     ],
 )
 def test_what_cannot_be_saved_is_told_with_its_path(state, path, fault):
-    with pytest.raises(BadState, match=fault) as told:
+    with pytest.raises(BadState, match=fault) as error:
         flatten(state, is_tensor)
-    assert told.value.path == path
+    assert error.value.path == path
 
 
 @pytest.mark.slow
@@ -431,10 +431,10 @@ def test_no_more_is_written_than_is_read_again(state, deepest):
     ],
 )
 def test_what_is_nested_is_read_as_deep_as_it_may_be(begins, ends, deepest):
-    made = {"one": lambda parts: parts}
-    unflatten(begins * deepest + "1" + ends * deepest, {}, made)
+    nestings = {"one": lambda parts: parts}
+    unflatten(begins * deepest + "1" + ends * deepest, {}, nestings)
     with pytest.raises(BadCheckpoint):
-        unflatten(begins * (deepest + 1) + "1" + ends * (deepest + 1), {}, made)
+        unflatten(begins * (deepest + 1) + "1" + ends * (deepest + 1), {}, nestings)
 
 
 def test_a_key_is_read_as_deep_as_it_may_be():

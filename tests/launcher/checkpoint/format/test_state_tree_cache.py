@@ -143,12 +143,12 @@ CHANGES = [
 ]
 
 
-@pytest.mark.parametrize(("before", "now", "walked"), CHANGES)
-def test_what_is_seen_between_two_saves(before, now, walked):
+@pytest.mark.parametrize(("before", "now", "paths"), CHANGES)
+def test_what_is_seen_between_two_saves(before, now, paths):
     tree = cache_tree(before, is_tensor, plain, id)
     assert tree.walk(before) is not None
-    assert (tree.walk(now) is not None) is walked
-    if walked:
+    assert (tree.walk(now) is not None) is paths
+    if paths:
         assert tree.text() == escape_text(escape_text(flatten(now, is_tensor, plain)[0].encode()))
     assert tree.walk(before) is not None
     assert tree.text() == escape_text(escape_text(flatten(before, is_tensor, plain)[0].encode()))

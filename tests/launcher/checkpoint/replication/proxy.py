@@ -26,12 +26,12 @@ class Wire:
         return await self._listener.open()
 
     async def _join(self, reader, writer):
-        there, back = await asyncio.open_connection("127.0.0.1", self._port)
+        their_reader, back = await asyncio.open_connection("127.0.0.1", self._port)
         try:
             with suppress(OSError):
                 await asyncio.gather(
                     self._carry(reader, back, counted=not self._answers),
-                    self._carry(there, writer, counted=self._answers),
+                    self._carry(their_reader, writer, counted=self._answers),
                 )
         finally:
             back.close()

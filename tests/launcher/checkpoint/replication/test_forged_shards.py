@@ -77,14 +77,14 @@ async def test_a_replica_that_a_relay_changes_is_not_kept(job, change, why):
     await job.form(wires={1: await wire.open()})
     wire.forge = {OFFERED + at: byte for at, byte in change(bytes(bytes_of(4, 0))).items()}
     await job.save(4)
-    await until_async(lambda: "replica_failed" in job[0].words(), lambda: job.told)
-    assert ("replica_corrupt", {"owner": "w0", "step": 4, "detail": why}) in job[1].told
+    await until_async(lambda: "replica_failed" in job[0].words(), lambda: job.messages)
+    assert ("replica_corrupt", {"owner": "w0", "step": 4, "detail": why}) in job[1].messages
     assert job[0].replicator.progress()[0] == -1
     assert job[1].kept(job[0]) == []
     wire.forge = {}
     for step in (5, 6):
         await job.save(step)
-        await until_async(lambda step=step: job[0].replicator.progress()[0] == step, lambda: job.told)
+        await until_async(lambda step=step: job[0].replicator.progress()[0] == step, lambda: job.messages)
     assert job[1].kept(job[0])[0] == 6
     await wire.close()
 

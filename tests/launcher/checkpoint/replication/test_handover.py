@@ -68,11 +68,11 @@ async def test_what_is_here_already_does_not_come_twice(job):
 async def test_who_is_gone_or_broken_is_told_and_others_are_taken(job):
     job = await saved(job, 4)
     broken(job[1])
-    gone = AdoptShards("gone", 3, 1, (NOBODY,))
-    await job[0].replicator.adopt_shards(order(7, of(job, 1), of(job, 2), gone, ranks=4))
+    from_missing = AdoptShards("gone", 3, 1, (NOBODY,))
+    await job[0].replicator.adopt_shards(order(7, of(job, 1), of(job, 2), from_missing, ranks=4))
     assert [each.first_rank for each in await job[0].replicator.held_steps(())] == [2]
-    told = sorted(fields["owner"] for what, fields in job[0].told if what == "shard_not_taken")
-    assert told == ["gone", "w1"]
+    owners = sorted(fields["owner"] for what, fields in job[0].messages if what == "shard_not_taken")
+    assert owners == ["gone", "w1"]
 
 
 async def test_the_next_one_who_has_it_is_asked(job):
@@ -89,7 +89,7 @@ async def test_what_does_not_come_in_time_is_let_go_and_nothing_of_it_is_kept(jo
         endpoint = DaemonEndpoint("w1/0", "w1", *silent.getsockname())
         await job[0].replicator.adopt_shards(order(7, AdoptShards("w1", 1, 1, (endpoint,)), of(job, 2), within_s=2.0))
     assert [each.first_rank for each in await job[0].replicator.held_steps(())] == [2]
-    assert "did not come within 2.0 s" in str(job[0].told)
+    assert "did not come within 2.0 s" in str(job[0].messages)
 
 
 def parts_seat(job, holders, saved_by=3):
@@ -109,8 +109,8 @@ async def test_a_worker_has_just_those_shards_brought_that_its_ranks_ask_for(job
     job = await saved(job)
     joins = ReplicaDaemon(job.folder / "joins", "joins", 0)
     await joins.round(parts_seat(job, (0, 1, 2)), 7, replicas=0)
-    first, again = await asyncio.gather(*(joins.replicator.fetch_shard(FetchShard(7, 1, 1, 3)) for _ in range(2)))
-    assert first == again
+    first, second = await asyncio.gather(*(joins.replicator.fetch_shard(FetchShard(7, 1, 1, 3)) for _ in range(2)))
+    assert first == second
     assert joins.words() == ["step_fetched"]
     arena = Arena.open(first.path)
     assert bytes(arena.map(first.generation, job[1].size + 4096)) == bytes_of(7, 1).tobytes()
@@ -131,17 +131,17 @@ async def test_what_can_not_be_brought_is_not_tried_again_in_the_next_round(job)
     await joins.close()
 
 
-@pytest.mark.parametrize("asked", [
+@pytest.mark.parametrize("fetch", [
     pytest.param(FetchShard(7, 1, 1, 4), id="of another number of ranks"),
     pytest.param(FetchShard(7, 2, 1, 3), id="of another round"),
     pytest.param(FetchShard(6, 1, 1, 3), id="of a step that nobody has"),
 ])  # fmt: skip
-async def test_only_what_was_agreed_on_is_brought(job, asked):
+async def test_only_what_was_agreed_on_is_brought(job, fetch):
     job = await saved(job)
     joins = ReplicaDaemon(job.folder / "joins", "joins", 0)
     await joins.round(parts_seat(job, (0, 1, 2)), 7, replicas=0)
     with pytest.raises(BadCheckpoint):
-        await joins.replicator.fetch_shard(asked)
+        await joins.replicator.fetch_shard(fetch)
     await joins.close()
 
 

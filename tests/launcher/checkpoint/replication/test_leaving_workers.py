@@ -10,7 +10,7 @@ import pytest
 from tests.kit.wait import until
 from tests.launcher.agent.conftest import crew
 from tests.launcher.agent.test_checkpoints import arenas, arenas_of, committed, lines
-from tests.launcher.agent.test_replicas import FLASH, kept, lose, starts
+from tests.launcher.agent.test_replicas import FLASH, lose, replica_files, starts
 from turnout.launcher.checkpoint.arena.arena import Arena
 from turnout.launcher.checkpoint.format.arena_layout import SlotState
 from turnout.launcher.checkpoint.storage.posix_store import open_store
@@ -41,7 +41,7 @@ def started(job, ranks, after=0):
         found = [each for each in lines(job, "starts") if each["ranks"] == ranks and each["round"] > after]
         return {each["rank"] for each in found} == set(range(ranks)) and found
 
-    found = until(look, job.told, IMPORTS_S)
+    found = until(look, job.log_text, IMPORTS_S)
     assert len({each["step"] for each in found}) == 1, found
     assert all(each["bits"] == found[0]["bits"] for each in found)
     return found
@@ -49,7 +49,7 @@ def started(job, ranks, after=0):
 
 def saved(job, round_, step=0):
     """Wait until this round has saved that step, or a later one."""
-    until(lambda: any(each["round"] == round_ and each["step"] >= step for each in lines(job, "saved")), job.told)
+    until(lambda: any(each["round"] == round_ and each["step"] >= step for each in lines(job, "saved")), job.log_text)
 
 
 def stopped(job, round_):
@@ -86,20 +86,20 @@ def test_all_but_one_are_evicted_together(job, size, stays):
     one, leavers = agents[stays], [agent for at, agent in enumerate(agents) if at != stays]
     first = started(job, size)[0]["round"]
     saved(job, first, 5)
-    until(lambda: any(writes(path) for path in arenas_of(job, leavers[0].name)), job.told)
+    until(lambda: any(writes(path) for path in arenas_of(job, leavers[0].name)), job.log_text)
     for leaver in leavers:
         leaver.signal(signal.SIGTERM)
     assert job.codes(*leavers) == [143] * len(leavers)
-    (alone,) = started(job, 1)
+    (remaining,) = started(job, 1)
     step, bits = stopped(job, first)
-    assert (alone["step"], alone["bits"], alone["source"]) == (step, bits, "memory"), job.told()
+    assert (remaining["step"], remaining["bits"], remaining["source"]) == (step, bits, "memory"), job.log_text()
     assert one.log.read_text().count("shard_taken") == len(leavers), "all of them came to it"
-    until(lambda: committed(job, step), job.told)
-    saved(job, alone["round"], step + 3)
-    until(lambda: len(arenas_of(job, one.name)) == 1, job.told)  # what it kept for others is of no use any more
+    until(lambda: committed(job, step), job.log_text)
+    saved(job, remaining["round"], step + 3)
+    until(lambda: len(arenas_of(job, one.name)) == 1, job.log_text)  # what it kept for others is of no use any more
     joined = job.start("w4", **options)
-    grown = started(job, 2, alone["round"])
-    step, bits = stopped(job, alone["round"])
+    grown = started(job, 2, remaining["round"])
+    step, bits = stopped(job, remaining["round"])
     assert {(each["step"], each["source"]) for each in grown} == {(step, "memory")}
     assert grown[0]["bits"] == bits
     assert "step_fetched" in joined.log.read_text()
@@ -118,13 +118,13 @@ def test_a_worker_of_fsdp_is_lost_for_good(crew, tmp_path):
     agents = [job.start("w0", **options)]
     agents[0].until("coordinator_begun")
     agents.append(job.start("w1", **options))
-    until(lambda: len(steps := kept(job)) == 2 and min(steps.values()) >= 5, job.told, IMPORTS_S)
+    until(lambda: len(steps := replica_files(job)) == 2 and min(steps.values()) >= 5, job.log_text, IMPORTS_S)
     before = len(starts(job))  # one more where the first began alone, while the second was still importing
     lose(job, agents[1])
-    step = until(lambda: (found := starts(job)[before:]) and found[0], job.told)["step"]
+    step = until(lambda: (found := starts(job)[before:]) and found[0], job.log_text)["step"]
     assert step >= 5
     assert "memory_passed_over" not in agents[0].log.read_text()
-    until(lambda: committed_in(job, step), job.told)
+    until(lambda: committed_in(job, step), job.log_text)
     job.finish()
     assert job.codes(agents[0]) == [0]
 

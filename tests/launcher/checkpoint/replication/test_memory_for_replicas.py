@@ -16,8 +16,8 @@ GENERATIONS = 4
 @pytest.mark.parametrize("replicas", [1, 3])
 def test_own_generations_and_those_of_others_are_asked_for_together(tmp_path, replicas):
     """There is room for all of its own, and not for the copies that it will keep: the YAML tells how much that is."""
-    there = os.statvfs(tmp_path)
-    size = there.f_bavail * there.f_frsize // (GENERATIONS + 1)
+    file_system = os.statvfs(tmp_path)
+    size = file_system.f_bavail * file_system.f_frsize // (GENERATIONS + 1)
     daemon = DaemonProcess(tmp_path)
     try:
         refused = daemon.meet(hello(replicas=replicas)).ask(ReserveMemory(size, GENERATIONS), RequestRefused)

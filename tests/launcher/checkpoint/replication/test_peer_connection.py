@@ -98,9 +98,9 @@ async def test_a_round_that_ends_while_two_talk(job):
     await job.form()
     connection = await knock(job[1], round_=1)
     await job[1].round(job.seat(1, 2), -1)
-    for asked in (Offer(0, 3, pack_record(record_of(5, 0, 2)), b"12345678", -1), Fetch(4, 1, 0, 2)):
+    for message in (Offer(0, 3, pack_record(record_of(5, 0, 2)), b"12345678", -1), Fetch(4, 1, 0, 2)):
         with pytest.raises(PeerUnavailable) as error:
-            await connection.ask(asked)
+            await connection.ask(message)
         assert error.value.reason == "older_round"
         connection.close()
         connection = await knock(job[1], round_=2)
@@ -118,8 +118,8 @@ async def test_what_does_not_fit_is_refused_before_a_byte_is_taken(job):
     connection.close()
     assert error.value.reason == "no_memory"
     assert "checkpoints in memory need 1024.00 GiB" in str(error.value)
-    ((what, told),) = job[1].told
-    assert (what, told["owner"], told["step"]) == ("replica_refused", "w7", 5)
+    ((what, fields),) = job[1].messages
+    assert (what, fields["owner"], fields["step"]) == ("replica_refused", "w7", 5)
     assert job[1].replicator.replica_store.arenas.all() == ()
 
 
@@ -130,9 +130,9 @@ async def test_a_sender_whose_copies_are_refused_goes_on_without_and_says_so(job
     await job[0].round(job.seat(0))
     follower = await knock(job[0], worker="w1")
     await follower.send(Follow())
-    for step, whole in ((4, -1), (5, 4)):
+    for step, newest_copy in ((4, -1), (5, 4)):
         await job[0].save(step)
-        assert await follower.receive() == Copy(step, whole)
+        assert await follower.receive() == Copy(step, newest_copy)
         await follower.send(Copied(step, "kept"))
     follower.close()
     assert job[0].words() == ["replica_refused"]
@@ -179,11 +179,11 @@ async def test_a_byte_that_is_another_one_when_it_arrives_is_found(job, at):
     await job.form(wires={1: await wire.open()})
     wire.flip = at
     await job.save(4)
-    await until_async(lambda: {"replica_failed", "replica_refused"} & {*job[0].words()}, lambda: job.told)
+    await until_async(lambda: {"replica_failed", "replica_refused"} & {*job[0].words()}, lambda: job.messages)
     assert job[1].kept(job[0]) == []
     for step in (5, 6):
         await job.save(step)
-        await until_async(lambda step=step: job[0].replicator.progress()[0] == step, lambda: job.told)
+        await until_async(lambda step=step: job[0].replicator.progress()[0] == step, lambda: job.messages)
     assert job[1].kept(job[0])[0] == 6
     await wire.close()
 
@@ -201,7 +201,7 @@ async def test_a_wire_that_is_cut_in_mid_copy_leaves_the_one_before_it(job):
     assert job[1].kept(job[0]) == [5]
     wire.cut = None
     await job.save(7)
-    await until_async(lambda: job[0].replicator.progress()[0] == 7, lambda: job.told)
+    await until_async(lambda: job[0].replicator.progress()[0] == 7, lambda: job.messages)
     assert job[1].kept(job[0]) == [7, 5]
     await wire.close()
 
@@ -225,12 +225,12 @@ async def test_a_sender_that_is_killed_leaves_the_newest_whole_copy(tmp_path, ki
         await sender.stdout.readline()
         await asyncio.sleep(dice.uniform(0, 0.05))
         sender.kill()
-        told = (await sender.stdout.read()).split()
+        words = (await sender.stdout.read()).split()
         await sender.wait()
         owner = Owner()
         await until_async(lambda: not daemon.replicator.peers.is_busy(), "what was begun ends")
         steps = daemon.kept(owner)
-        assert steps[0] >= max(map(int, told), default=newest)
+        assert steps[0] >= max(map(int, words), default=newest)
         torn += len(steps) < 2
         newest = steps[0]
     assert torn, "some were killed in mid-copy"

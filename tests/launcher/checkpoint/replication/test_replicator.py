@@ -25,7 +25,7 @@ async def test_each_keeps_the_two_newest_steps_of_another(job):
         await job.copied(step)
     assert [job[(at + 1) % 3].kept(job[at]) for at in range(3)] == [[6, 5]] * 3
     assert await job[0].replicator.held_steps(()) == (HeldStep(6, 2, 3, 1, 1), HeldStep(5, 2, 3, 1, 1))
-    assert job.told[0][1] == [], "nothing is to be told"
+    assert job.messages[0][1] == [], "nothing is to be told"
     assert [each.ends() for each in job.daemons] == [
         [(step, at, "done", True) for step in (4, 5, 6)] for at in range(3)
     ]
@@ -70,8 +70,8 @@ def common(job):
     shared = None
     for at, each in enumerate(job.daemons):
         own = {slot.record.step for slot in each.arena.slots() if slot.record}
-        kept = set(job[(at + 1) % len(job.daemons)].kept(each))
-        shared = own & kept if shared is None else shared & own & kept
+        steps = set(job[(at + 1) % len(job.daemons)].kept(each))
+        shared = own & steps if shared is None else shared & own & steps
     return max(shared, default=-1)
 
 
@@ -87,7 +87,7 @@ async def test_saves_that_come_faster_are_overtaken_and_one_step_is_always_whole
     while len(wholes) < 4:
         step += 1
         await job.save(step)
-        assert common(job) >= wholes[-1], job.told
+        assert common(job) >= wholes[-1], job.messages
         wholes += [found] if (found := common(job)) > wholes[-1] else []
     await job.copied(step)
     assert all(uncopied for _, uncopied in (each.replicator.progress() for each in job.daemons))
@@ -166,7 +166,7 @@ async def test_of_several_who_have_it_the_next_is_asked(job):
     await job.replaced(1)
     await job[1].round(job.seat(1, 2, saved_round=1, fetch_from=(job[0].endpoint, job[2].endpoint)), 4)
     assert job[1].own() == 4
-    assert job[1].told == [("step_fetched", {"step": 4, "from": "w2"})]
+    assert job[1].messages == [("step_fetched", {"step": 4, "from": "w2"})]
 
 
 async def test_what_nobody_has_is_not_had(job):
@@ -272,10 +272,10 @@ async def test_a_source_whose_daemon_is_dead_is_given_up_within_seconds(job):
     await job.copied(4)
     await job.replaced(1)
     with socket.create_server(("127.0.0.1", 0)) as dead:
-        gone = msgspec.structs.replace(job[0].endpoint, port=dead.getsockname()[1])
+        dead_endpoint = msgspec.structs.replace(job[0].endpoint, port=dead.getsockname()[1])
         began_s = asyncio.get_running_loop().time()
-        await job[1].round(job.seat(1, 2, saved_round=1, fetch_from=(gone, job[2].endpoint)), 4)
+        await job[1].round(job.seat(1, 2, saved_round=1, fetch_from=(dead_endpoint, job[2].endpoint)), 4)
     assert asyncio.get_running_loop().time() - began_s < 8.0
     assert job[1].own() == 4
-    (passed,) = [fields for what, fields in job[1].told if what == "source_silent"]
-    assert passed["from"] == gone.name
+    (passed,) = [fields for what, fields in job[1].messages if what == "source_silent"]
+    assert passed["from"] == dead_endpoint.name

@@ -29,7 +29,7 @@ def trains_on(job, ranks, after):
         rounds = [each["round"] for each in lines(job, "starts") if each["round"] > after]
         return next((each for each in rounds if _steps(saves, each) >= ranks * STEPS), None)
 
-    return until(look, job.told, IMPORTS_S)
+    return until(look, job.log_text, IMPORTS_S)
 
 
 def _steps(saves, round_):
@@ -54,9 +54,9 @@ def soak(job, seconds):
     assert job.daemons() == [daemon]
     job.finish()
     assert job.codes(agent) == [0]
-    assert agent.told("daemon_lost") == agent.told("process_failed") == []
-    assert {each["restarts"] for each in agent.told("processes_started")} == {0}
-    assert {each["reason"] for each in agent.told("round_ended")} == {"member_joined", "member_lost"}
+    assert agent.entries("daemon_lost") == agent.entries("process_failed") == []
+    assert {each["restarts"] for each in agent.entries("processes_started")} == {0}
+    assert {each["reason"] for each in agent.entries("round_ended")} == {"member_joined", "member_lost"}
     assert {each["name"] for each in lines(job, "imported")} == {f"w{at}" for at in range(times + 1)}
     return times
 

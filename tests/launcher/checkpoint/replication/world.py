@@ -68,15 +68,17 @@ class ReplicaDaemon:
 
     def __init__(self, folder, worker, rank, token=TOKEN, bytes_s=0.0):
         folder.mkdir(exist_ok=True)
-        self.daemon, self.rank, self.told = FakePort(folder, worker), rank, []
-        self.replicator = Replicator(self.daemon, lambda what, fields: self.told.append((what, dict(fields))), bytes_s)
+        self.daemon, self.rank, self.messages = FakePort(folder, worker), rank, []
+        self.replicator = Replicator(
+            self.daemon, lambda what, fields: self.messages.append((what, dict(fields))), bytes_s
+        )
         self._listens = socket.create_server(("127.0.0.1", 0))
         self.endpoint = DaemonEndpoint(f"{worker}/0", worker, *self._listens.getsockname())
         self.replicator.peers.listen(self._listens, token)
         self.size = BYTES
 
     def words(self):
-        return [what for what, _ in self.told]
+        return [what for what, _ in self.messages]
 
     def ends(self):
         """Step, rank and outcome of each copy that was reported to the agent, and whether it is complete."""
@@ -108,18 +110,22 @@ class ReplicaDaemon:
     async def seal(self, step, target=""):
         """Save as a training process does, whose word of it is still on its way to the daemon. Give that word."""
         record = record_of(step, self.rank, self.seat.ranks, self.seat.round, self.size)
-        generation = await until_async(lambda: [got for got in [self.arena.begin(record)] if got is not None])
+        generation = await until_async(
+            lambda: [
+                generation_begun for generation_begun in [self.arena.begin(record)] if generation_begun is not None
+            ]
+        )
         (generation,) = generation
         self.arena.map(generation, record.shard_bytes)[:] = bytes_of(step, self.rank, self.size)
         sealed = self.arena.seal(generation, record)
         return Save(generation, sealed.epoch, step, target, later=bool(target))
 
-    async def tell(self, told):
+    async def tell(self, message):
         """Take in the word of a save, as a session does."""
         rank_store = self.daemon.rank_stores.of(0)
-        generation, _ = await rank_store.pin_save(told)
+        generation, _ = await rank_store.pin_save(message)
         await rank_store.hash(generation)
-        await self.replicator.announce_save(0, told)
+        await self.replicator.announce_save(0, message)
         self.arena.unpin(generation)
 
     def goes(self, owner):
@@ -127,7 +133,10 @@ class ReplicaDaemon:
         store = self.replicator.replica_store
         arena = next(each for each in store.arenas.all() if each.identity.owner == owner.daemon.worker)
         slots = [slot for slot in arena.slots() if slot.record is not None]
-        return {slot.record.step: (told := store.saved_target(arena, slot.epoch)) and told.target for slot in slots}
+        return {
+            slot.record.step: (saved_target := store.saved_target(arena, slot.epoch)) and saved_target.target
+            for slot in slots
+        }
 
     def kept(self, owner):
         """Steps that it has whole for that worker, each byte looked at, the newest first."""
@@ -195,11 +204,11 @@ class Job:
         def has_copies():
             return all(each.replicator.progress()[0] == step for each in self.daemons)
 
-        await until_async(has_copies, lambda: self.told)
+        await until_async(has_copies, lambda: self.messages)
 
     @property
-    def told(self):
-        return [(each.daemon.worker, each.told, each.replicator.progress()) for each in self.daemons]
+    def messages(self):
+        return [(each.daemon.worker, each.messages, each.replicator.progress()) for each in self.daemons]
 
     async def replaced(self, at, name=""):
         """Another daemon sits there now, with an empty memory."""

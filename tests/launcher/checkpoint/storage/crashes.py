@@ -13,7 +13,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[4]))
 
-from tests.launcher.checkpoint.storage.world import NOW_S, Said, commit, save, save_all, small_pieces, whole
+from tests.launcher.checkpoint.storage.world import NOW_S, Said, commit, round_of_step, save, save_all, small_pieces
 from turnout.launcher.checkpoint.format.manifest import Latest
 from turnout.launcher.checkpoint.storage.garbage_collection import remove_old_steps, sweep
 from turnout.launcher.checkpoint.storage.posix_store import PosixStore
@@ -53,17 +53,17 @@ def points(parent):
         path = parent / f"{number:03}"
         path.mkdir()
         save_all(PosixStore(path), 10)
-        told, tells = os.pipe()
+        reader, writer = os.pipe()
         if (pid := os.fork()) == 0:
             store = PosixStore(path, failpoint=die_at(number))
-            story(store, 2, lambda step, tells=tells: os.write(tells, bytes([step])))
+            story(store, 2, lambda step, writer=writer: os.write(writer, bytes([step])))
             os._exit(0)
-        os.close(tells)
+        os.close(writer)
         status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-        reached = os.read(told, 16)
-        os.close(told)
+        reached = os.read(reader, 16)
+        os.close(reader)
         look(PosixStore(path), reached)
-        again(PosixStore(path))
+        save_again(PosixStore(path))
         if status == 0:
             return number - 1
         assert status == -signal.SIGKILL, f"ended with {status} at point {number}"
@@ -72,22 +72,22 @@ def points(parent):
 
 def look(store, reached):
     """Check that what is committed is whole, and that no commit is lost."""
-    there = committed_steps(store, Said())
-    rounds = {step: whole(store, step) for step in there}
-    assert there[-1] >= max((step for step in reached if step <= 30), default=10)
-    if 30 not in reached and 30 not in there:
-        assert 10 in there, "a step was lost before another one was asked to take its place"
-    if 10 in reached and 10 in there:
+    steps = committed_steps(store, Said())
+    rounds = {step: round_of_step(store, step) for step in steps}
+    assert steps[-1] >= max((step for step in reached if step <= 30), default=10)
+    if 30 not in reached and 30 not in steps:
+        assert 10 in steps, "a step was lost before another one was asked to take its place"
+    if 10 in reached and 10 in steps:
         assert rounds[10] == 2
     assert all(round_ == 2 for step, round_ in rounds.items() if step > 10)
 
 
-def again(store):
+def save_again(store):
     """The next round does the same, and sweeps: nothing is left of the killed one."""
     story(store, 3, lambda _: None)
     sweep(store, NOW_S * 2, Said(), older_than_s=1)
     assert committed_steps(store, Said()) == (30,)
-    assert whole(store, 30) == 3
+    assert round_of_step(store, 30) == 3
     left = {file.name for file in store.path.glob("*/*")}
     assert len(left) == 5, f"not only two shards, their notes and a manifest: {left}"
 
@@ -96,20 +96,20 @@ def times(path, seed):
     """Kill at random moments a writer that saves on and on, each life a round."""
     dice, store, before, minimum = random.Random(seed), PosixStore(path), 0, 0
     for round_ in range(1, KILLS + 1):
-        told, tells = os.pipe()
+        reader, writer = os.pipe()
         if (pid := os.fork()) == 0:
             for step in range(max(before - 1, 0), ALL):  # the newest two once more, as after a rollback
                 save_all(store, step, round_=round_)
-                os.write(tells, b".")
+                os.write(writer, b".")
                 remove_old_steps(store, Latest(3), Said(), just_committed=step)
-        os.close(tells)
+        os.close(writer)
         commits = dice.randrange(5)
-        seen = b"".join(os.read(told, 1) for _ in range(commits))
+        marks = b"".join(os.read(reader, 1) for _ in range(commits))
         time.sleep(dice.uniform(0, LONGEST_S))
         os.kill(pid, signal.SIGKILL)
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
-        os.close(told)
-        before, minimum = survived(store, before, round_), minimum + max(len(seen) - 3, 0)
+        os.close(reader)
+        before, minimum = survived(store, before, round_), minimum + max(len(marks) - 3, 0)
     assert before >= minimum > 5
     return KILLS
 
@@ -120,7 +120,7 @@ def survived(store, before, round_):
     now = found.step if found else 0
     assert now >= before, "a committed step is gone"
     for step in committed_steps(store, Said()):
-        whole(store, step)
+        round_of_step(store, step)
     sweep(store, NOW_S * 2, Said(), older_than_s=ALL, ranks={0: round_ + 1, 1: round_ + 1})
     assert not [*store.path.glob("step-*/.rank-*.tmp")]
     return now

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.kit.hypothesis_examples import scaled
-from tests.launcher.checkpoint.storage.world import SMALL_BYTES, Said, commit, save, save_all, whole
+from tests.launcher.checkpoint.storage.world import SMALL_BYTES, Said, commit, round_of_step, save, save_all
 from turnout.launcher.checkpoint.storage.posix_store import PosixStore
 from turnout.launcher.checkpoint.storage.step_reader import load, manifest_of, newest_manifest, verify
 from turnout.launcher.errors import BadCheckpoint, LauncherError
@@ -53,38 +53,38 @@ def flips(path):
 @pytest.mark.parametrize("rank", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_every_byte_of_a_shard(store, rank):
     manifest, into = newest_manifest(store, Said()), memoryview(bytearray(SHARD_BYTES))
-    unseen, tried = [], 0
+    unseen, count = [], 0
     for at in flips(file_of(store, f"rank-{rank:05}.safetensors")):
-        tried += 1
+        count += 1
         try:
             load(store, manifest, rank, into)
             unseen.append(at)
         except BadCheckpoint:
             pass
-    assert (tried, unseen) == (SHARD_BYTES, [])
-    assert whole(store, 20) == 1
+    assert (count, unseen) == (SHARD_BYTES, [])
+    assert round_of_step(store, 20) == 1
 
 
 def test_every_byte_of_a_manifest(store):
-    tried = 0
+    count = 0
     for at in flips(file_of(store, "manifest.json")):
-        tried, said = tried + 1, Said()
-        found = newest_manifest(store, said)
-        assert (found.step, said.steps("checkpoint_passed_over")) == (10, [20]), at
-    assert tried > 300
+        count, messages = count + 1, Said()
+        found = newest_manifest(store, messages)
+        assert (found.step, messages.steps("checkpoint_passed_over")) == (10, [20]), at
+    assert count > 300
 
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_every_byte_of_a_note(store, rank):
     file_of(store, "manifest.json").unlink()
-    tried = 0
+    count = 0
     for at in flips(file_of(store, f"rank-{rank:05}.json")):
-        tried, said = tried + 1, Said()
-        assert commit(store, 20, say=said) is None, at
-        assert said.words() == ["note_passed_over"], at
-    assert tried > 150
+        count, messages = count + 1, Said()
+        assert commit(store, 20, say=messages) is None, at
+        assert messages.words() == ["note_passed_over"], at
+    assert count > 150
     assert commit(store, 20)
-    assert whole(store, 20) == 1
+    assert round_of_step(store, 20) == 1
 
 
 @pytest.mark.parametrize("name", ["manifest.json", "rank-00000.json"])
@@ -112,7 +112,7 @@ def test_any_bit_of_a_shard_of_several_chunks(large, at, bit):
 def large(tmp_path_factory):
     store = PosixStore(tmp_path_factory.mktemp("large"))
     save_all(store, 10, world=1, size_bytes=LARGE_BYTES)
-    assert whole(store, 10, LARGE_BYTES) == 1
+    assert round_of_step(store, 10, LARGE_BYTES) == 1
     return store
 
 
@@ -178,13 +178,13 @@ def link_to_step(store):
     ],
 )
 def test_damage_seen_without_reading_shards_makes_the_older_step_newest(store, harm):
-    said = Said()
+    messages = Said()
     harm(store)
-    assert newest_manifest(store, said).step == 10
-    assert said.steps("checkpoint_passed_over") == [20]
+    assert newest_manifest(store, messages).step == 10
+    assert messages.steps("checkpoint_passed_over") == [20]
     with pytest.raises(LauncherError):
         verify(store, 20)
-    assert whole(store, 10) == 1
+    assert round_of_step(store, 10) == 1
 
 
 @pytest.mark.parametrize(
@@ -202,7 +202,7 @@ def test_what_is_seen_by_reading_raises_and_the_older_step_is_whole(store, harm)
         verify(store, 20)
     with pytest.raises(BadCheckpoint, match="rank-00001"):
         load(store, manifest, 1)
-    assert whole(store, 10) == 1
+    assert round_of_step(store, 10) == 1
 
 
 def test_a_note_is_no_other_rank_s_and_no_other_step_s(store):

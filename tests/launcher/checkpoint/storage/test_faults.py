@@ -16,10 +16,10 @@ from tests.launcher.checkpoint.storage.world import (
     Said,
     commit,
     region,
+    round_of_step,
     save,
     save_all,
     small_pieces,
-    whole,
 )
 from turnout.launcher.checkpoint.format.shard_file import sums_of
 from turnout.launcher.checkpoint.storage.posix_store import PosixStore
@@ -68,7 +68,7 @@ def save_and_commit(store):
 
 
 @pytest.mark.parametrize(
-    ("error", "told"),
+    ("error", "message"),
     [
         pytest.param(errno.EIO, "the device failed", id="a bad disk"),
         pytest.param(errno.ESTALE, "mount it afresh", id="NFS that forgot the folder"),
@@ -78,13 +78,13 @@ def save_and_commit(store):
         pytest.param(errno.EPROTO, "Protocol error", id="an error nobody thought of"),
     ],
 )
-def test_a_write_that_fails_at_any_point_is_told_and_commits_nothing(folder, error, told):
+def test_a_write_that_fails_at_any_point_is_told_and_commits_nothing(folder, error, message):
     for number in range(1, points(folder / "counted") + 1):
         path = folder / str(number)
         path.mkdir()
         save_all(PosixStore(path), 10)
         store = PosixStore(path, failpoint=(fails := Fails(number, error)))
-        with pytest.raises(StorageFailed, match=told):
+        with pytest.raises(StorageFailed, match=message):
             save_and_commit(store)
         assert not [*path.glob("*/.*")], fails.met
         assert committed_steps(PosixStore(path), Said()) in (
@@ -94,7 +94,7 @@ def test_a_write_that_fails_at_any_point_is_told_and_commits_nothing(folder, err
         assert (20 in committed_steps(PosixStore(path), Said())) == (fails.met.count("placed") == 3), fails.met
         save(store, 20, 0, world=1)
         assert commit(store, 20, world=1)
-        assert (whole(store, 10), whole(store, 20)) == (1, 1)
+        assert (round_of_step(store, 10), round_of_step(store, 20)) == (1, 1)
 
 
 PLACES = ("folder_made", "opened", "wrote", "synced", "placed", "unlinked")
@@ -177,4 +177,4 @@ def test_a_change_behind_the_hash_of_a_chunk_is_not_in_the_file(folder):
     pieces = RateLimiter(RateLimit(piece_bytes=4_096))
     persist(store, ShardWrite(RUN, 10, 1, 0, 1, 4_096), memoryview(octets), sums_of(memoryview(before)), NOW_S, pieces)
     assert commit(store, 10, world=1)
-    assert whole(store, 10) == 1
+    assert round_of_step(store, 10) == 1

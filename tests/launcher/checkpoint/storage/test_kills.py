@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.launcher.checkpoint.storage.world import NOW_S, Said, commit, save, save_all, whole
+from tests.launcher.checkpoint.storage.world import NOW_S, Said, commit, round_of_step, save, save_all
 from turnout.launcher.checkpoint.storage.garbage_collection import sweep
 from turnout.launcher.checkpoint.storage.posix_store import PosixStore
 from turnout.launcher.checkpoint.storage.step_reader import committed_steps, newest_manifest
@@ -56,7 +56,7 @@ def look_once(folder):
     """A reader beside them: the newest step is whole, unless it was removed meanwhile. Gives it."""
     found = newest_manifest(PosixStore(folder), Said())
     try:
-        return found and whole(PosixStore(folder), found.step) and found.step
+        return found and round_of_step(PosixStore(folder), found.step) and found.step
     except BadCheckpoint:
         assert newest_manifest(PosixStore(folder), Said()).step > found.step
         return None
@@ -89,13 +89,13 @@ def left(path, name, boot=BOOT, round_=ROUND):
     ],
 )
 def test_of_files_in_the_making_those_go_whose_writer_is_gone(folder, name, boot, round_, now, goes):
-    store, said = PosixStore(folder, boot=BOOT), Said()
+    store, messages = PosixStore(folder, boot=BOOT), Said()
     save_all(store, 10)
     file = left(folder, name, boot, round_)
-    gone = sweep(store, file.stat().st_mtime + now, said, 3_600, {3: ROUND})
-    assert (gone, file.exists()) == (((file.name,), False) if goes else ((), True))
-    assert said.words() == ["leftover_removed"] * goes
-    assert whole(store, 10) == 1
+    removed_files = sweep(store, file.stat().st_mtime + now, messages, 3_600, {3: ROUND})
+    assert (removed_files, file.exists()) == (((file.name,), False) if goes else ((), True))
+    assert messages.words() == ["leftover_removed"] * goes
+    assert round_of_step(store, 10) == 1
 
 
 def test_what_this_process_is_writing_is_never_swept(folder):
@@ -103,7 +103,7 @@ def test_what_this_process_is_writing_is_never_swept(folder):
     store = PosixStore(folder, failpoint=lambda place: swept.extend(sweep(store, NOW_S * 2, Said(), 1, {0: 2})))
     save_all(store, 10)
     assert swept == []
-    assert whole(store, 10) == 1
+    assert round_of_step(store, 10) == 1
 
 
 def test_a_stranger_s_files_stay(folder):
@@ -119,14 +119,14 @@ def test_a_stranger_s_files_stay(folder):
 
 
 def test_a_step_that_came_to_nothing_goes_once_old_and_a_newer_is_there(folder):
-    store, said = PosixStore(folder), Said()
+    store, messages = PosixStore(folder), Said()
     save(store, 20, 1)
-    assert sweep(store, NOW_S * 2, said, 1) == (), "it may be all there is"
+    assert sweep(store, NOW_S * 2, messages, 1) == (), "it may be all there is"
     save_all(store, 30)
     save(store, 40, 1)
-    assert sweep(store, 0, said, 1) == (), "it may be on its way"
-    assert sweep(store, NOW_S * 2, said, 1) == ("rank-00001.json", "rank-00001.safetensors")
-    assert said.steps("leftover_removed") == [20, 20]
+    assert sweep(store, 0, messages, 1) == (), "it may be on its way"
+    assert sweep(store, NOW_S * 2, messages, 1) == ("rank-00001.json", "rank-00001.safetensors")
+    assert messages.steps("leftover_removed") == [20, 20]
     assert store.steps() == (30, 40)
 
 
@@ -146,10 +146,10 @@ def test_a_shard_that_was_outrun_goes_and_one_that_is_on_its_way_stays(folder):
     save_all(store, 10, round_=2)
     save(store, 10, 0, round_=3)
     assert sweep(store, NOW_S * 2, Said(), 1) == ("rank-00000.safetensors", "rank-00001.safetensors")
-    assert whole(store, 10) == 2
+    assert round_of_step(store, 10) == 2
     save(store, 10, 1, round_=3)
     assert commit(store, 10, round_=3)
-    assert whole(store, 10) == 3
+    assert round_of_step(store, 10) == 3
 
 
 def test_a_folder_in_which_nothing_was_saved_holds_nothing(folder):

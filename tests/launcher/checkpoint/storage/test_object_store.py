@@ -7,7 +7,7 @@ import fsspec
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
-from tests.launcher.checkpoint.storage.world import NOW_S, RUN, Said, commit, region, save, save_all, whole
+from tests.launcher.checkpoint.storage.world import NOW_S, RUN, Said, commit, region, round_of_step, save, save_all
 from turnout.launcher.checkpoint.format.manifest import Latest
 from turnout.launcher.checkpoint.format.shard_file import sums_of
 from turnout.launcher.checkpoint.storage.garbage_collection import remove_old_steps, sweep
@@ -32,9 +32,9 @@ def url(request, folder):
 
 @pytest.fixture
 def store(url):
-    made = ObjectStore(url)
-    made.prepare()
-    return made
+    object_store = ObjectStore(url)
+    object_store.prepare()
+    return object_store
 
 
 def objects(url, step):
@@ -47,20 +47,20 @@ def test_a_step_is_committed_and_read_again(store):
     save(store, 10, 1)
     assert commit(store, 10) is None
     save(store, 10, 0)
-    assert (commit(store, 10), whole(store, 10)) == (manifest_of(store, 10), 1)
+    assert (commit(store, 10), round_of_step(store, 10)) == (manifest_of(store, 10), 1)
     save_all(store, 20, size_bytes=9 << 20)
     assert (newest_manifest(store, Said()).step, committed_steps(store, Said())) == (20, (10, 20))
-    assert whole(store, 20, 9 << 20) == 1
+    assert round_of_step(store, 20, 9 << 20) == 1
 
 
 def test_shards_of_two_rounds_never_have_one_name(store):
     save_all(store, 10)
     before = manifest_of(store, 10)
     save(store, 10, 0, round_=2)
-    assert (whole(store, 10), manifest_of(store, 10)) == (1, before)
+    assert (round_of_step(store, 10), manifest_of(store, 10)) == (1, before)
     save(store, 10, 1, round_=2)
     assert commit(store, 10, round_=2)
-    assert whole(store, 10) == 2
+    assert round_of_step(store, 10) == 2
     assert [load(store, before, rank) for rank in (0, 1)] == [region(10, rank) for rank in (0, 1)]
 
 
@@ -69,8 +69,8 @@ def test_shards_of_two_rounds_never_have_one_name(store):
 def test_an_object_that_is_not_what_was_put_is_found(url, store, which, harm):
     save_all(store, 10)
     save_all(store, 20)
-    fs, there = objects(url, 20)
-    path = next(path for path in there if which in path and path.endswith(("manifest.json", ".safetensors")))
+    fs, folder = objects(url, 20)
+    path = next(path for path in folder if which in path and path.endswith(("manifest.json", ".safetensors")))
     content = fs.cat_file(path)
     fs.rm_file(path)
     if harm == "flipped":
@@ -81,7 +81,7 @@ def test_an_object_that_is_not_what_was_put_is_found(url, store, which, harm):
         verify(store, 20)
     if harm != "flipped" or which == "manifest.json":
         assert newest_manifest(store, Said()).step == 10
-    assert whole(store, 10) == 1
+    assert round_of_step(store, 10) == 1
 
 
 def test_a_region_that_changed_becomes_no_object(url, store):
@@ -101,7 +101,7 @@ def test_steps_are_retired_and_what_is_outrun_is_swept(store):
     assert store.steps() == (20,)
     assert sweep(store, time.time() - 100, Said(), 60) == ()
     assert len(sweep(store, time.time() + 100, Said(), 60)) == 2
-    assert whole(store, 20) == 2
+    assert round_of_step(store, 20) == 2
 
 
 class Failing(MemoryFileSystem):
@@ -133,7 +133,7 @@ def test_a_store_that_fails_is_told_and_what_is_committed_stays(number):
         save_all(store, 20)
     assert committed_steps(store, Said()) == (10,)
     save_all(store, 20)
-    assert (whole(store, 10), whole(store, 20)) == (1, 1)
+    assert (round_of_step(store, 10), round_of_step(store, 20)) == (1, 1)
 
 
 def test_a_target_with_a_scheme_is_objects_and_any_other_a_folder(folder):
@@ -144,7 +144,7 @@ def test_a_target_with_a_scheme_is_objects_and_any_other_a_folder(folder):
 
 @pytest.mark.parametrize("target", ["nosuch://bucket/run", "s3://key:secret@bucket/run?token=secret"])
 def test_a_target_that_cannot_be_opened_is_told_without_its_secrets(target):
-    with pytest.raises(StorageFailed) as told:
+    with pytest.raises(StorageFailed) as error:
         open_store(target).steps()
-    assert "bucket/run" in str(told.value)
-    assert "secret" not in str(told.value)
+    assert "bucket/run" in str(error.value)
+    assert "secret" not in str(error.value)

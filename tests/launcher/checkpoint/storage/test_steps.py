@@ -4,7 +4,7 @@ from itertools import islice
 
 import pytest
 
-from tests.launcher.checkpoint.storage.world import NOW_S, RUN, Said, commit, region, save, save_all, whole
+from tests.launcher.checkpoint.storage.world import NOW_S, RUN, Said, commit, region, round_of_step, save, save_all
 from turnout.launcher.checkpoint.daemon.persist import Commit, pauses
 from turnout.launcher.checkpoint.format.manifest import All, Every, Latest
 from turnout.launcher.checkpoint.format.shard_file import sums_of
@@ -30,7 +30,7 @@ def test_a_step_is_its_shards_their_notes_and_a_manifest(store):
         "manifest.json", "rank-00000.json", "rank-00000.safetensors", "rank-00001.json", "rank-00001.safetensors",
     ]  # fmt: skip
     assert (manifest.run, manifest.step, manifest.round, manifest.world, manifest.saved_s) == (RUN, 10, 1, 2, NOW_S)
-    assert (newest_manifest(store, Said()), whole(store, 10)) == (manifest, 1)
+    assert (newest_manifest(store, Said()), round_of_step(store, 10)) == (manifest, 1)
 
 
 def test_a_step_is_committed_when_the_last_note_is_there_and_not_before(store):
@@ -42,7 +42,7 @@ def test_a_step_is_committed_when_the_last_note_is_there_and_not_before(store):
     assert committed_steps(store, Said()) == ()
     save(store, 10, 1, world=3, saved_s=NOW_S + 5)
     assert look.try_commit().saved_s == NOW_S + 5
-    assert whole(store, 10) == 1
+    assert round_of_step(store, 10) == 1
 
 
 @pytest.mark.parametrize(
@@ -60,20 +60,20 @@ def test_a_note_makes_no_other_world_s_step_complete(store, stranger):
     assert [look.try_commit() for _ in range(3)] == [None] * 3
     save(store, 10, 0, round_=2)
     assert look.try_commit()
-    assert whole(store, 10) == 2
+    assert round_of_step(store, 10) == 2
 
 
 def test_a_note_without_its_shard_is_told_once_and_another_is_waited_for(store):
     save(store, 10, 0)
     save(store, 10, 1)
     (store.path / "step-0000000010" / "rank-00001.safetensors").unlink()
-    said = Said()
-    look = Commit(store, RUN, 10, 1, 2, said)
+    messages = Said()
+    look = Commit(store, RUN, 10, 1, 2, messages)
     assert [look.try_commit() for _ in range(20)] == [None] * 20
-    assert said.words() == ["note_passed_over"]
+    assert messages.words() == ["note_passed_over"]
     save(store, 10, 1)
     assert [bool(look.try_commit()) for _ in range(8)][-1]
-    assert whole(store, 10) == 1
+    assert round_of_step(store, 10) == 1
 
 
 def test_looks_come_soon_and_then_once_a_second():
@@ -84,11 +84,11 @@ def test_saving_a_step_again_replaces_nothing_before_its_manifest_is_there(store
     save_all(store, 10)
     before = manifest_of(store, 10)
     save(store, 10, 0, round_=2)
-    assert (whole(store, 10), manifest_of(store, 10)) == (1, before)
+    assert (round_of_step(store, 10), manifest_of(store, 10)) == (1, before)
     save(store, 10, 1, round_=2)
-    assert (whole(store, 10), manifest_of(store, 10)) == (1, before)
+    assert (round_of_step(store, 10), manifest_of(store, 10)) == (1, before)
     assert commit(store, 10, round_=2)
-    assert whole(store, 10) == 2
+    assert round_of_step(store, 10) == 2
     for rank in (0, 1):  # one who has read the old manifest still finds what it names
         assert load(store, before, rank) == region(10, rank, 1)
 
@@ -96,7 +96,7 @@ def test_saving_a_step_again_replaces_nothing_before_its_manifest_is_there(store
 def test_saving_a_step_again_in_a_smaller_world(store):
     save_all(store, 10, world=4)
     save_all(store, 10, world=2, round_=2)
-    assert (manifest_of(store, 10).world, whole(store, 10)) == (2, 2)
+    assert (manifest_of(store, 10).world, round_of_step(store, 10)) == (2, 2)
 
 
 def test_one_of_a_round_that_is_over_undoes_nothing_of_a_later_one(store):
@@ -107,7 +107,7 @@ def test_one_of_a_round_that_is_over_undoes_nothing_of_a_later_one(store):
     with pytest.raises(StorageFailed, match="round 2 since round 1"):
         save(store, 10, 0, round_=1)
     assert late.try_commit() is None
-    assert whole(store, 10) == 2
+    assert round_of_step(store, 10) == 2
 
 
 def test_a_manifest_of_a_later_round_stays(store):
@@ -116,7 +116,7 @@ def test_a_manifest_of_a_later_round_stays(store):
         (store.path / "step-0000000010" / f"rank-{rank:05}.json").unlink()
         save(store, 10, rank, round_=1)
     assert commit(store, 10, round_=1).round == 2
-    assert whole(store, 10) == 2
+    assert round_of_step(store, 10) == 2
 
 
 def test_another_run_may_save_a_step_again_whatever_its_round(store):
@@ -124,7 +124,7 @@ def test_another_run_may_save_a_step_again_whatever_its_round(store):
     for rank in (0, 1):
         save(store, 10, rank, run="again")
     assert commit(store, 10, run="again").run == "again"
-    assert whole(store, 10) == 1
+    assert round_of_step(store, 10) == 1
 
 
 @pytest.mark.parametrize(
@@ -140,11 +140,11 @@ def test_another_run_may_save_a_step_again_whatever_its_round(store):
 def test_steps_that_are_not_to_be_kept_are_removed(store, keep, stay):
     for step in (10, 20, 25, 30, 40):
         save_all(store, step)
-    said = Said()
-    gone = remove_old_steps(store, keep, said)
+    messages = Said()
+    removed_steps = remove_old_steps(store, keep, messages)
     assert (committed_steps(store, Said()), store.steps()) == (stay, stay)
-    assert sorted((*gone, *stay)) == [10, 20, 25, 30, 40]
-    assert said.steps("checkpoint_removed") == [*gone]
+    assert sorted((*removed_steps, *stay)) == [10, 20, 25, 30, 40]
+    assert messages.steps("checkpoint_removed") == [*removed_steps]
 
 
 def test_a_step_that_is_broken_does_not_count_as_kept(store):
@@ -152,7 +152,7 @@ def test_a_step_that_is_broken_does_not_count_as_kept(store):
         save_all(store, step)
     (store.path / "step-0000000030" / "rank-00001.safetensors").write_bytes(b"")
     assert remove_old_steps(store, Latest(1), Said()) == (10,)
-    assert (whole(store, 20), store.steps()) == (1, (20, 30))
+    assert (round_of_step(store, 20), store.steps()) == (1, (20, 30))
 
 
 def test_a_step_that_is_read_or_was_just_committed_stays(store):
@@ -170,7 +170,7 @@ def test_removing_a_step_leaves_what_another_round_is_saving_of_it(store):
     assert names(store, 10) == ["rank-00001.2.safetensors", "rank-00001.json"]
     save(store, 10, 0, round_=2)
     assert commit(store, 10, round_=2)
-    assert whole(store, 10) == 2
+    assert round_of_step(store, 10) == 2
 
 
 def test_a_newest_step_that_is_not_whole_is_told_and_the_next_is_given(store):
@@ -178,20 +178,20 @@ def test_a_newest_step_that_is_not_whole_is_told_and_the_next_is_given(store):
         save_all(store, step)
     save(store, 40, 0)
     (store.path / "step-0000000030" / "manifest.json").write_text("{}")
-    said = Said()
-    assert newest_manifest(store, said).step == 20
-    assert said.steps("checkpoint_passed_over") == [40, 30]
-    assert next(fields["why"] for _, fields in said.all) == "step 40 is not committed"
+    messages = Said()
+    assert newest_manifest(store, messages).step == 20
+    assert messages.steps("checkpoint_passed_over") == [40, 30]
+    assert next(fields["why"] for _, fields in messages.all) == "step 40 is not committed"
 
 
 def test_storage_that_gives_none_of_its_steps_has_failed_and_is_not_empty(folder):
     save_all(PosixStore(folder), 10)
     (folder / "step-0000000010").rename(folder / "elsewhere")
     (folder / "step-0000000010").symlink_to(folder / "elsewhere")
-    said = Said()
+    messages = Said()
     with pytest.raises(StorageFailed, match="step 10"):
-        newest_manifest(PosixStore(folder), said)
-    assert said.steps("checkpoint_passed_over") == [10]
+        newest_manifest(PosixStore(folder), messages)
+    assert messages.steps("checkpoint_passed_over") == [10]
 
 
 def test_names_that_are_no_steps_are_none(store):
@@ -207,7 +207,7 @@ def test_a_path_is_a_folder_which_is_made_with_those_above_it(folder, target):
     store.prepare()
     store.prepare()
     save_all(store, 10)
-    assert whole(PosixStore(folder / "a" / "b c"), 10) == 1
+    assert round_of_step(PosixStore(folder / "a" / "b c"), 10) == 1
 
 
 def test_a_region_whose_head_is_not_the_one_that_was_told_is_not_saved(store):

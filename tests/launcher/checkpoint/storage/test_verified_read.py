@@ -81,21 +81,22 @@ def test_pieces_apart_read_no_byte_twice_and_none_far_from_those_wanted(content,
         for start, size in file.spans
         for number in range(start // BLOCK_BYTES, -(-(start + size) // BLOCK_BYTES))
     ]
-    wanted = {n for each in pieces for n in range(each.start // BLOCK_BYTES, -(-each.end // BLOCK_BYTES))}
-    assert sorted(read) == sorted(wanted)
+    positions = {n for each in pieces for n in range(each.start // BLOCK_BYTES, -(-each.end // BLOCK_BYTES))}
+    assert sorted(read) == sorted(positions)
 
 
-@pytest.mark.parametrize("wanted", [0, 1, 3], ids=["in the first chunk", "in the second", "in the last"])
+@pytest.mark.parametrize("requested", [0, 1, 3], ids=["in the first chunk", "in the second", "in the last"])
 @pytest.mark.parametrize("flipped", [0, CHUNK_BYTES - 1, CHUNK_BYTES, SHARD_BYTES - 1])
 @pytest.mark.parametrize("size", [10, CHUNK_BYTES])
-def test_a_flipped_byte_is_found_in_a_chunk_that_is_read_and_in_no_other(content, sums, wanted, flipped, size):
+def test_a_flipped_byte_is_found_in_a_chunk_that_is_read_and_in_no_other(content, sums, requested, flipped, size):
     broken = bytearray(content)
     broken[flipped] ^= 1
-    pieces = pieces_of([(wanted * CHUNK_BYTES, size)])
+    pieces = pieces_of([(requested * CHUNK_BYTES, size)])
     verified = VerifiedReader(InMemory(broken), sums, "a shard")
-    if flipped // CHUNK_BYTES == wanted:
+    if flipped // CHUNK_BYTES == requested:
         with pytest.raises(
-            BadCheckpoint, match=f"a shard: chunk {wanted}, at byte {wanted * CHUNK_BYTES}, is not what was written"
+            BadCheckpoint,
+            match=f"a shard: chunk {requested}, at byte {requested * CHUNK_BYTES}, is not what was written",
         ):
             verified.fill(pieces)
     else:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.launcher.checkpoint.storage.world import save, save_all, whole
+from tests.launcher.checkpoint.storage.world import round_of_step, save, save_all
 from turnout.launcher.checkpoint.storage.posix_store import WINDOW_BYTES, PosixStore, WritebackFile
 from turnout.launcher.checkpoint.storage.shard_writer import RateLimit, RateLimiter
 from turnout.launcher.checkpoint.storage.step_reader import verify
@@ -105,7 +105,7 @@ def test_what_was_written_does_not_stay_in_the_page_cache(tmp_path):
     save_all(store, 10, world=1, size_bytes=size)
     shard = tmp_path / "step-0000000010" / "rank-00000.safetensors"
     assert cached_bytes(shard) < size / 10
-    assert whole(store, 10, size) == 1
+    assert round_of_step(store, 10, size) == 1
     verify(store, 10)
     assert cached_bytes(shard) < size / 10
 

@@ -40,7 +40,7 @@ def save_all(store, step, world=2, round_=1, **more):
     return manifest
 
 
-def whole(store, step, size_bytes=SMALL_BYTES):
+def round_of_step(store, step, size_bytes=SMALL_BYTES):
     """See that a step is what one round saved, all of it, bit for bit. Gives that round."""
     manifest = verify(store, step)
     assert manifest == manifest_of(store, step)

@@ -12,8 +12,8 @@ def crew(tmp_path, request):
     """Makes crews: crew("1:4", "--max-restarts", "2")."""
 
     def make(*args, **more) -> Crew:
-        made = Crew(tmp_path / "crew", *args, **more)
-        request.addfinalizer(made.end)
-        return made
+        new_crew = Crew(tmp_path / "crew", *args, **more)
+        request.addfinalizer(new_crew.end)
+        return new_crew
 
     return make

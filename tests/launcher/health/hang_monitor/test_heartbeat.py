@@ -45,9 +45,9 @@ def test_each_step_is_counted_but_the_first_which_has_no_beginning(watched, beat
     before_s = time.monotonic()
     for _ in range(10):
         beats.count_step()
-    seen = watched.progress()[0]
-    assert (seen.beats, sum(seen.counts)) == (10, 9)
-    assert before_s <= seen.beat_s <= time.monotonic()
+    progress = watched.progress()[0]
+    assert (progress.beats, sum(progress.counts)) == (10, 9)
+    assert before_s <= progress.beat_s <= time.monotonic()
 
 
 def test_the_length_of_a_step_is_told(watched, beats):
@@ -71,8 +71,8 @@ def test_optimizers_are_heard_until_the_script_itself_marks_a_step(watched, beat
 def test_a_phase_has_its_name_and_its_time_and_is_no_part_of_a_step(watched, beats):
     beats.count_step()
     with beats.phase("evaluation"):
-        seen = watched.progress()[0]
-        assert (seen.phase, seen.turns) == ("evaluation", 1)
+        progress = watched.progress()[0]
+        assert (progress.phase, progress.turns) == ("evaluation", 1)
         with beats.phase("saving"):
             assert watched.progress()[0].phase == "saving"
             busy(0.3)
@@ -93,24 +93,24 @@ def test_a_phase_that_never_began_may_end_and_one_that_fails_ends(watched, beats
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "shown_name"),
     [
         pytest.param("x" * 500, "x" * NAME_BYTES, id="a long name is cut"),
         pytest.param("ü" * 40, "ü" * (NAME_BYTES // 2), id="between letters"),
         pytest.param("a\x1b[31m\n", "a?[31m?", id="what cannot be printed is not"),
     ],
 )
-def test_the_name_of_a_phase_is_short(watched, beats, name, told):
+def test_the_name_of_a_phase_is_short(watched, beats, name, shown_name):
     with beats.phase(name):
-        assert watched.progress()[0].phase == told
+        assert watched.progress()[0].phase == shown_name
 
 
 def test_long_ago_counts_half(watched, beats):
     for _ in range(MAX_COUNTED + 2):
         beats.count_step()
-    seen = watched.progress()[0]
-    assert seen.beats == MAX_COUNTED + 2
-    assert MAX_COUNTED // 2 <= sum(seen.counts) <= MAX_COUNTED // 2 + BUCKETS
+    progress = watched.progress()[0]
+    assert progress.beats == MAX_COUNTED + 2
+    assert MAX_COUNTED // 2 <= sum(progress.counts) <= MAX_COUNTED // 2 + BUCKETS
 
 
 def test_a_loop_is_watched_from_its_first_step_to_its_end(watched):

@@ -63,8 +63,8 @@ def test_a_plain_script_rank_that_sleeps_is_named_and_all_start_again(crew):
     coordinator, gathered = rank_1_hangs(job)
     assert "rank 1 stands apart: fetch@" in gathered["verdict"], gathered
     assert [agent.code(TORCH_S) for agent in job.agents] == [0, 0, 0]
-    assert [each["reason"] for each in coordinator.told("round_ended")] == ["process_hung"]
-    assert [each["restarts"] for each in coordinator.told("world_formed")] == [0, 1]
+    assert [each["reason"] for each in coordinator.entries("round_ended")] == ["process_hung"]
+    assert [each["restarts"] for each in coordinator.entries("world_formed")] == [0, 1]
     ours, theirs = job.folder / "stacks-w0", job.folder / "stacks-w2"
     ranks = [f"0000{rank}-00003.stacktrace" for rank in range(3)]
     merged = ["cpp_stack", "cpp_stack.svg", "py_stack", "py_stack.svg", "stacks.json", "stacks.txt"]
@@ -80,9 +80,9 @@ def test_a_stopped_processs_worker_leaves_as_faulty_and_others_train_on(crew):
     assert leaver.code() == Exit.FAULTY
     ended = leaver.until("agent_ended", reason="node_faulty")
     assert re.search("rank 1: .*stopped", ended["detail"]), ended
-    again = job.world(2, after=1)
-    assert [one.restarts for one in again] == [1, 1]
-    assert leaver.name not in [one.name for one in again]
+    second_world = job.world(2, after=1)
+    assert [one.restarts for one in second_world] == [1, 1]
+    assert leaver.name not in [one.name for one in second_world]
     job.finish()
     assert job.codes(*(agent for agent in job.agents if agent is not leaver)) == [0, 0]
     job.check_one_world()
@@ -96,8 +96,8 @@ def test_in_ask_mode_the_suspect_is_told_once_and_the_job_resumes_with_it(crew):
     (stopped,) = (agent for agent in job.agents if agent.name == life.name)
     hung = stopped.until("process_hung", rank=0)
     assert re.search(r"no progress for (2\.\d|3\.\d) s .*the limit is 2\.0 s", str(hung)), hung
-    asked = job.agents[0].until("hang_asked")
-    assert asked["workers"] == str([life.name])
+    entry = job.agents[0].until("hang_asked")
+    assert entry["workers"] == str([life.name])
     assert gauge(ports[life.name], "turnout_launcher_rank_hung", 0) == 1  # DL-110
     os.kill(life.pid, signal.SIGCONT)
     assert stopped.until("process_moved", rank=0)["after_s"] >= 2
@@ -106,4 +106,4 @@ def test_in_ask_mode_the_suspect_is_told_once_and_the_job_resumes_with_it(crew):
     job.finish()
     assert job.codes() == [0, 0]
     assert {each.round for each in job.lives()} == {life.round}
-    assert len(job.agents[0].told("hang_asked")) == 1
+    assert len(job.agents[0].entries("hang_asked")) == 1

@@ -42,21 +42,21 @@ def hung():
 async def hang(root):
     """One world of three that hangs and two processes beside it, looked into in every way."""
     env = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    testbed, watched, said = WorkerTestbed(root, preload=("torch",), env=env), StepCounters(root, 5), []
+    testbed, watched, messages = WorkerTestbed(root, preload=("torch",), env=env), StepCounters(root, 5), []
     hangs = HangPolicy(folder=str(root / "timeline"))
-    watching = HangMonitor(hangs, lambda what, fields: said.append((what, fields)), LIMITS)
+    watching = HangMonitor(hangs, lambda what, fields: messages.append((what, fields)), LIMITS)
     try:
         await testbed.start(*orders(testbed, watched))
         watching.begin(RunningWorkers(watched, testbed.processes.pids, 0, 3))
-        await until_async(lambda: [what for what, _ in said if what == "stacks_taken"], "stacks are taken", SPIES_S)
-        await until_async(lambda: len([what for what, _ in said if what == "process_hung"]) == 3)
-        written = {path.name: path.read_bytes() for path in (root / "timeline").iterdir()}
+        await until_async(lambda: [what for what, _ in messages if what == "stacks_taken"], "stacks are taken", SPIES_S)
+        await until_async(lambda: len([what for what, _ in messages if what == "process_hung"]) == 3)
+        files = {path.name: path.read_bytes() for path in (root / "timeline").iterdir()}
         pids = testbed.processes.pids()
         await testbed.line(MARKS)
         compiled = await testbed.line(COMPILER)
-        seen = watched.progress()
+        progress = watched.progress()
         three = {rank: (pids[rank], watched.paths[rank]) for rank in range(3)}
-        asked = await capture_stacks(three, "")
+        stacks = await capture_stacks(three, "")
         denied = await capture_stacks(three, without_leave(root)) if find_py_spy() else None
         os.kill(pids[0], signal.SIGSTOP)
         stopped = await capture_stacks({0: three[0]}, "")
@@ -68,7 +68,7 @@ async def hang(root):
         await watching.end()
         await testbed.processes.close()
         watched.close()
-    return Hung(said, root / "timeline", seen, written, asked, denied, stopped[0], stranger, compiled)
+    return Hung(messages, root / "timeline", progress, files, stacks, denied, stopped[0], stranger, compiled)
 
 
 def orders(testbed, watched):
@@ -90,9 +90,9 @@ def without_leave(root):
     return str(tool)
 
 
-def told(taken):
+def ranks_of_places(fields):
     """Give the suspects in these files, and the lines that tell of them."""
-    merged = merge(WorldStacks(3, {rank: read(each.file) for rank, each in taken.items()}))
+    merged = merge(WorldStacks(3, {rank: read(each.file) for rank, each in fields.items()}))
     return rank_set_text(merged.places.outlier_ranks), verdict(merged)
 
 
@@ -104,8 +104,8 @@ def test_every_rank_of_the_world_is_found_to_hang_and_nobody_else(hung):
 
 @pytest.mark.contract("DL-111", "DL-114")
 def test_the_stacks_of_all_processes_lie_in_the_folder_that_the_user_named(hung):
-    (taken,) = (fields for what, fields in hung.said if what == "stacks_taken")
-    assert (taken["folder"], taken["ranks"]) == (str(hung.folder), [0, 1, 2, 3, 4])
+    (entry,) = (fields for what, fields in hung.said if what == "stacks_taken")
+    assert (entry["folder"], entry["ranks"]) == (str(hung.folder), [0, 1, 2, 3, 4])
     assert sorted(hung.written) == [f"0000{rank}-00003.stacktrace" for rank in range(5)]
     stacks_by_rank = {rank: read(hung.written[f"0000{rank}-00003.stacktrace"]) for rank in range(3)}
     assert rank_set_text(merge(WorldStacks(3, stacks_by_rank)).places.outlier_ranks) == "2"
@@ -113,7 +113,7 @@ def test_the_stacks_of_all_processes_lie_in_the_folder_that_the_user_named(hung)
 
 @pytest.mark.contract("DL-111", "DL-114")
 def test_without_py_spy_the_signal_shows_who_sleeps_while_the_others_wait(hung):
-    outliers, lines = told(hung.asked)
+    outliers, lines = ranks_of_places(hung.asked)
     assert outliers == "2"
     assert lines[0].startswith("rank 2 stands apart: fetch@")
     assert "all_reduce@torch/distributed/distributed_c10d.py" in lines[1]
@@ -123,8 +123,8 @@ def test_without_py_spy_the_signal_shows_who_sleeps_while_the_others_wait(hung):
 @pytest.mark.contract("DL-111", "DL-114")
 @pytest.mark.skipif(not find_py_spy(), reason="py-spy is not installed")
 def test_where_tracing_is_denied_a_signal_shows_the_same_and_that_is_told(hung):
-    outliers, lines = told(hung.denied)
-    assert (outliers, lines) == told(hung.asked)
+    outliers, lines = ranks_of_places(hung.denied)
+    assert (outliers, lines) == ranks_of_places(hung.asked)
     assert {each.why for each in hung.denied.values()} == {
         "py-spy: Failed to get stack traces: Failed to suspend process: EPERM: Operation not permitted"
     }
@@ -132,8 +132,8 @@ def test_where_tracing_is_denied_a_signal_shows_the_same_and_that_is_told(hung):
 
 @pytest.mark.skipif(not find_py_spy(), reason="py-spy is not installed")
 def test_where_tracing_is_allowed_c_frames_are_shown_too(hung):
-    seen = read(hung.written["00000-00003.stacktrace"])
-    assert any("c10d::" in frame.function for each in seen.native for frame in each.frames)
+    stacks = read(hung.written["00000-00003.stacktrace"])
+    assert any("c10d::" in frame.function for each in stacks.native for frame in each.frames)
 
 
 def test_a_process_that_does_not_answer_is_told(hung):
@@ -143,9 +143,9 @@ def test_a_process_that_does_not_answer_is_told(hung):
 
 
 def test_a_process_without_our_handler_is_not_signalled(hung):
-    taken, code = hung.stranger
+    stacks, code = hung.stranger
     assert code is None, "the signal would have killed it"
-    assert "no stack handler" in taken[STRANGER].why
+    assert "no stack handler" in stacks[STRANGER].why
 
 
 def test_a_script_without_a_line_of_ours_is_seen_by_its_optimizers_steps(hung):

@@ -32,7 +32,7 @@ def merged(folder, stacks, world=4, why=None):
 
 
 @pytest.mark.parametrize(
-    ("odd", "apart"),
+    ("odd", "suspects"),
     [
         pytest.param(pack(SLEEPS), (3,), id="who stands elsewhere"),
         pytest.param(pack(STOPPED), (3,), id="who is stopped"),
@@ -46,10 +46,10 @@ def merged(folder, stacks, world=4, why=None):
         pytest.param(pack(WAITS), (), id="nobody where all stand in one place"),
     ],
 )
-def test_whom_the_others_wait_for(tmp_path, odd, apart):
+def test_whom_the_others_wait_for(tmp_path, odd, suspects):
     found, ((what, fields),) = merged(tmp_path, {rank: pack(WAITS) for rank in range(3)} | {3: odd})
-    assert (found.number, found.suspects) == (7, apart)
-    assert (what, fields["apart"], fields["shown"]) == ("stacks_gathered", list(apart), 4)
+    assert (found.number, found.suspects) == (7, suspects)
+    assert (what, fields["apart"], fields["shown"]) == ("stacks_gathered", list(suspects), 4)
 
 
 def test_files_of_every_rank_and_of_the_whole_lie_in_the_folder(tmp_path):
@@ -61,9 +61,9 @@ def test_files_of_every_rank_and_of_the_whole_lie_in_the_folder(tmp_path):
 
 def test_an_unwritable_folder_is_told_and_the_hang_is_dealt_with(tmp_path):
     (tmp_path / "file").write_text("")
-    found, said = merged(tmp_path / "file", {rank: pack(WAITS) for rank in range(3)} | {3: pack(SLEEPS)})
+    found, messages = merged(tmp_path / "file", {rank: pack(WAITS) for rank in range(3)} | {3: pack(SLEEPS)})
     assert found.suspects == (3,)
-    assert [what for what, _ in said] == ["stacks_gathered", "stacks_lost"]
+    assert [what for what, _ in messages] == ["stacks_gathered", "stacks_lost"]
 
 
 @pytest.mark.parametrize("world", [2, MAX_RANKS + 1])

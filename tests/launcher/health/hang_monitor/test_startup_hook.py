@@ -73,9 +73,9 @@ async def fresh_and_wrapped(root, watched, paths):
 @pytest.mark.contract("DL-112")
 def test_a_fresh_plain_process_is_seen_with_and_without_the_wrapper(tmp_path, watched):
     paths = f"{tmp_path / 'site'}{os.pathsep}{ROOT}"
-    lines, seen, taken = asyncio.run(fresh_and_wrapped(tmp_path, watched, paths))
-    assert [each.beats for each in seen] == [25, 25]
-    assert [each.shown for each in taken.values()] == [True, True], taken
+    lines, progress, stacks = asyncio.run(fresh_and_wrapped(tmp_path, watched, paths))
+    assert [each.beats for each in progress] == [25, 25]
+    assert [each.shown for each in stacks.values()] == [True, True], stacks
     assert lines == [f"['a', 'b'] {paths} None run\n"] * 2
 
 
@@ -89,8 +89,8 @@ def test_what_a_process_starts_itself_is_not_taken_for_it(watched):
 def test_a_process_that_ends_is_in_no_step_however_long_that_takes(watched):
     forks = "import os; os.fork() or exit(); os.wait()"
     assert wrapped(sys.executable, "-c", forks, env={PROGRESS: str(watched.paths[0])}).returncode == 0
-    seen = watched.progress()[0]
-    assert (seen.phase, seen.turns) == ("ending", 1)
+    progress = watched.progress()[0]
+    assert (progress.phase, progress.turns) == ("ending", 1)
 
 
 @pytest.mark.parametrize("name", ["turnout.py", "turnout/__init__.py"])

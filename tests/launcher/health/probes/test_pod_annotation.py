@@ -64,12 +64,12 @@ class Server:
         return str(file)
 
 
-async def written(server, folder, *judged):
+async def log_after_write(server, folder, *verdicts):
     """Write the annotation, and give what the agent logs of it."""
     events = []
     pod, config = PodIdentity("team", "bert-3", "u-1"), server.kubeconfig(folder / "config")
     own = OwnPod(pod, "gpu-7", lambda what, fields: events.append((what, fields)), config, again_s=0.01)
-    for each in judged:
+    for each in verdicts:
         own.write_finding(each, Report(compute_s=0.5))
     await own.close()
     return events
@@ -78,20 +78,20 @@ async def written(server, folder, *judged):
 @pytest.mark.asyncio
 async def test_a_measurement_is_compared_with_that_of_its_own_incarnation_alone(tmp_path):
     with Server(200) as server:
-        told = await written(server, tmp_path, FAULTY)
-    assert [(what, fields["found"]) for what, fields in told] == [("verdict_written", "faulty")]
+        entries = await log_after_write(server, tmp_path, FAULTY)
+    assert [(what, fields["found"]) for what, fields in entries] == [("verdict_written", "faulty")]
     ((path, body),) = server.asked
     assert (path, body["metadata"]["uid"]) == ("/api/v1/namespaces/team/pods/bert-3", "u-1")
-    said = node_health.decode_report(body["metadata"]["annotations"][labels.NODE_VERDICT])
-    assert (said.kind, said.round, said.by, said.run, said.members) == (
+    report = node_health.decode_report(body["metadata"]["annotations"][labels.NODE_VERDICT])
+    assert (report.kind, report.round, report.by, report.run, report.members) == (
         node_health.CheckResult.FAULTY,
         7,
         "w0",
         "bert",
         4,
     )
-    assert (said.node, said.cause, said.why, said.compute_s) == ("gpu-7", FAULTY.cause, FAULTY.why, 0.5)
-    assert (said.at.tzinfo is not None, said.collective_s) == (True, None)
+    assert (report.node, report.cause, report.why, report.compute_s) == ("gpu-7", FAULTY.cause, FAULTY.why, 0.5)
+    assert (report.at.tzinfo is not None, report.collective_s) == (True, None)
 
 
 @pytest.mark.parametrize(
@@ -106,15 +106,15 @@ async def test_a_measurement_is_compared_with_that_of_its_own_incarnation_alone(
 @pytest.mark.asyncio
 async def test_what_the_api_server_answers(answers, what, detail, calls, tmp_path):
     with Server(*answers) as server:
-        ((said, fields),) = await written(server, tmp_path, FAULTY)
-    assert (said, len(server.asked)) == (what, calls)
+        ((event, fields),) = await log_after_write(server, tmp_path, FAULTY)
+    assert (event, len(server.asked)) == (what, calls)
     assert detail in fields.get("detail", "")
 
 
 @pytest.mark.asyncio
 async def test_the_newest_word_is_the_one_that_is_written(tmp_path):
     with Server(200) as server:
-        await written(server, tmp_path, FAULTY, Judged(8, NodeResult.FINE, "w0", "bert", 4))
+        await log_after_write(server, tmp_path, FAULTY, Judged(8, NodeResult.FINE, "w0", "bert", 4))
     assert [
         node_health.decode_report(body["metadata"]["annotations"][labels.NODE_VERDICT]).round
         for _, body in server.asked

@@ -34,9 +34,9 @@ class SlowlyKilledProbes:
 @pytest_asyncio.fixture
 async def probes():
     """Probes that can be killed after the test, also if it fails."""
-    made = SlowlyKilledProbes()
-    yield made
-    made.killed.set()
+    slow_probes = SlowlyKilledProbes()
+    yield slow_probes
+    slow_probes.killed.set()
 
 
 def begin(runner, number):

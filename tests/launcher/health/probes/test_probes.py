@@ -77,22 +77,24 @@ def test_a_slow_product_and_a_wrong_clock_are_those_of_their_node(stories):
 
 
 def test_one_that_is_stuck_with_the_others_is_killed_and_blames_nobody(stories):
-    waits, stuck = stories["stuck all-reduce"]
+    waiting_node, stuck = stories["stuck all-reduce"]
     assert stuck.fault == "stuck in collective, killed"
-    assert waits.stage is ProbeStage.COLLECTIVE
-    assert waits.fault
-    found = group_measurement(("n0", "n1"), [waits, stuck])
+    assert waiting_node.stage is ProbeStage.COLLECTIVE
+    assert waiting_node.fault
+    found = group_measurement(("n0", "n1"), [waiting_node, stuck])
     assert found.collective_s is None
     assert None not in found.compute_s
 
 
 def test_a_broken_device_is_known_at_once_and_the_other_node_passes_alone(stories):
-    waits, broken = stories["broken product"]
+    waiting_node, broken = stories["broken product"]
     assert broken.stage is ProbeStage.COMPUTE
     assert "an error of this device" in broken.fault
-    assert waits.stage is ProbeStage.MEETING
-    assert "broken" in waits.fault
-    verdict = next_groups_or_verdict(Check(("n0", "n1")).add_round((group_measurement(("n0", "n1"), [waits, broken]),)))
+    assert waiting_node.stage is ProbeStage.MEETING
+    assert "broken" in waiting_node.fault
+    verdict = next_groups_or_verdict(
+        Check(("n0", "n1")).add_round((group_measurement(("n0", "n1"), [waiting_node, broken]),))
+    )
     assert [(each.nodes, each.cause) for each in verdict.bad_nodes] == [(("n1",), FaultCause.COMPUTE_FAILED)]
 
 

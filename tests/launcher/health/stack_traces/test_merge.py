@@ -42,8 +42,8 @@ def thread(path, *, main=True):
 
 def world(paths, **more):
     """Ranks 0, 1, ... whose main threads stand there; None for a rank that shows nothing."""
-    seen = {rank: RankStacks((thread(path),)) for rank, path in enumerate(paths) if path}
-    return WorldStacks(len(paths), seen, **more)
+    stacks_by_rank = {rank: RankStacks((thread(path),)) for rank, path in enumerate(paths) if path}
+    return WorldStacks(len(paths), stacks_by_rank, **more)
 
 
 names = st.sampled_from(["a", "b", "c"])
@@ -77,9 +77,9 @@ def ranks_in(words):
 @pytest.mark.contract("DL-116", "DL-118", "DL-119")
 @given(st.sets(st.integers(0, 200)))
 def test_a_label_parts_the_ranks_in_two(ranks):
-    held, lacked = label(set_of(ranks), 201).split("|")
-    assert list(ranks_in(held)) == sorted(ranks)
-    assert sorted([*ranks_in(held), *ranks_in(lacked)]) == list(range(201))
+    ranks_with, lacked = label(set_of(ranks), 201).split("|")
+    assert list(ranks_in(ranks_with)) == sorted(ranks)
+    assert sorted([*ranks_in(ranks_with), *ranks_in(lacked)]) == list(range(201))
 
 
 @given(stacks, st.randoms(use_true_random=False))
@@ -112,7 +112,7 @@ CROWD = "main/step/all_reduce"
 
 
 @pytest.mark.parametrize(
-    ("paths", "outliers", "said"),
+    ("paths", "outliers", "text"),
     [
         pytest.param([CROWD] * 7 + ["main/step/sleep"], "7", "rank 7 stands apart: sleep@train.py:3",
                      id="the one that sleeps while the others wait"),
@@ -132,49 +132,49 @@ CROWD = "main/step/all_reduce"
         pytest.param([None, None], "", "ranks 0-1 of 2: no stack", id="nobody shows anything: nobody stands apart"),
     ],
 )  # fmt: skip
-def test_who_stands_apart_is_named(paths, outliers, said):
+def test_who_stands_apart_is_named(paths, outliers, text):
     merged = merge(world(paths))
     assert rank_set_text(merged.places.outlier_ranks) == outliers
-    assert said in verdict(merged)
+    assert text in verdict(merged)
 
 
 @pytest.mark.contract("DL-121")
 def test_the_guides_example_of_two_machines_has_two_branches():
     """DL-121: a network card was reset; some wait in one direction of the pipeline, the others in the other."""
     stuck = set_of([1, 2, 3, 9, 11, 12, 13, 14, 15])
-    here = world([f"main/train_step/{'backward' if stuck >> rank & 1 else 'forward'}/recv" for rank in range(16)])
-    lines = verdict(merge(here))
+    stacks = world([f"main/train_step/{'backward' if stuck >> rank & 1 else 'forward'}/recv" for rank in range(16)])
+    lines = verdict(merge(stacks))
     assert lines[:2] == [
         "ranks 1-3/9/11-15 stand here: recv@train.py:4, by way of backward@train.py",
         "ranks 0/4-8/10 stand here: recv@train.py:4, by way of forward@train.py",
     ]
-    tree = flame_lines(merge(here).python, 16)
+    tree = flame_lines(merge(stacks).python, 16)
     assert "main@train.py@0-15|;train_step@train.py@0-15|;backward@train.py@1-3/9/11-15|0/4-8/10;" in tree
     assert "forward@train.py@0/4-8/10|1-3/9/11-15;" in tree
 
 
 @given(st.lists(st.sampled_from([CROWD, "main/step/sleep", "main/eval", None]), min_size=1, max_size=12))
 def test_every_rank_is_in_one_place_at_most_and_outliers_under_a_third(paths):
-    found, seen = find_rank_places(world(paths)), set_of(rank for rank, path in enumerate(paths) if path)
+    found, ranks = find_rank_places(world(paths)), set_of(rank for rank, path in enumerate(paths) if path)
     groups = [group.ranks for group in (*found.majority, *found.suspect_groups)]
-    assert sum(groups) == seen  # bits that overlapped would carry
-    assert found.silent == all_of(len(paths)) & ~seen
-    assert 3 * sum(group.ranks for group in found.suspect_groups).bit_count() <= seen.bit_count()
+    assert sum(groups) == ranks  # bits that overlapped would carry
+    assert found.silent == all_of(len(paths)) & ~ranks
+    assert 3 * sum(group.ranks for group in found.suspect_groups).bit_count() <= ranks.bit_count()
 
 
 @pytest.mark.contract("DL-116", "DL-118", "DL-119")
 def test_all_forms_tell_the_same_frames():
     merged = merge(world([CROWD] * 3 + ["main/step/sleep"], why={}))
-    whole = ["main@train.py@0-3|", "step@train.py@0-3|", "sleep@train.py@3|0-2", "all_reduce@train.py@0-2|3"]
-    told = msgspec.json.decode(as_json(merged))
+    expected = ["main@train.py@0-3|", "step@train.py@0-3|", "sleep@train.py@3|0-2", "all_reduce@train.py@0-2|3"]
+    document = msgspec.json.decode(as_json(merged))
     titles = [each.text for each in ElementTree.fromstring(drawn(merged)).iter(f"{SVG}title")]
-    for frame in whole:
+    for frame in expected:
         assert frame in text(merged)
         assert frame in flame_lines(merged.python, 4)
         assert any(title.startswith(frame + " ") for title in titles)
-        assert frame in msgspec.json.encode(told["python"]).decode()
-    assert told["outliers"] == "3"
-    assert told["crowd"] == [{"ranks": "0-2", "frame": "all_reduce@train.py", "lines": [3]}]
+        assert frame in msgspec.json.encode(document["python"]).decode()
+    assert document["outliers"] == "3"
+    assert document["crowd"] == [{"ranks": "0-2", "frame": "all_reduce@train.py", "lines": [3]}]
 
 
 def drawn(merged):
@@ -196,9 +196,9 @@ def test_with_any_names_the_picture_is_well_formed_with_our_elements_only(frames
 
 def test_a_box_below_another_lies_within_it_and_neighbours_do_not_overlap():
     dice = random.Random(5)
-    here = world(["/".join(dice.choices("abcd", k=dice.randint(1, 6))) for _ in range(64)])
+    stacks = world(["/".join(dice.choices("abcd", k=dice.randint(1, 6))) for _ in range(64)])
     rows = {}
-    for group in ElementTree.fromstring(drawn(merge(here))).iter(f"{SVG}g"):
+    for group in ElementTree.fromstring(drawn(merge(stacks))).iter(f"{SVG}g"):
         box = group.find(f"{SVG}rect").attrib
         rows.setdefault(float(box["y"]), []).append((float(box["x"]), float(box["x"]) + float(box["width"])))
     above = [(10.0, 1590.0)]

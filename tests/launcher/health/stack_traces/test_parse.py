@@ -60,10 +60,10 @@ Current thread 0x00007f17 (most recent call first):
 
 
 def shown(raw):
-    seen = read(raw.encode() if isinstance(raw, str) else raw)
+    stacks = read(raw.encode() if isinstance(raw, str) else raw)
     return tuple(
         [(" ".join(f"{f}:{at}" for f, at in zip(each.frames, each.lines, strict=True)), each.main) for each in kind]
-        for kind in (seen.python, seen.native)
+        for kind in (stacks.python, stacks.native)
     )
 
 
@@ -107,12 +107,12 @@ def test_a_process_that_really_stands_somewhere(tmp_path):
     with (tmp_path / "dump").open("w+b") as file:
         faulthandler.dump_traceback(file, all_threads=True)
         file.seek(0)
-        seen = read(file.read())
+        stacks = read(file.read())
     done.set()
     other.join()
-    (main,) = (each for each in seen.python if each.main)
+    (main,) = (each for each in stacks.python if each.main)
     assert str(main.frames[-1]).startswith("test_a_process_that_really_stands_somewhere@")
-    assert any("waits" in [frame.function for frame in each.frames] for each in seen.python if not each.main)
+    assert any("waits" in [frame.function for frame in each.frames] for each in stacks.python if not each.main)
 
 
 @pytest.mark.parametrize(
@@ -150,9 +150,9 @@ def test_of_too_many_frames_the_outer_and_the_inner_ones_are_kept():
 
 
 def test_of_too_many_threads_the_last_is_kept_as_it_is_the_main_one():
-    seen = read("\n".join(fault([at]) for at in range(1_000)).encode())
-    assert len(seen.python) == MAX_THREADS
-    assert [each.frames[0].function for each in seen.python if each.main] == ["f999"]
+    stacks = read("\n".join(fault([at]) for at in range(1_000)).encode())
+    assert len(stacks.python) == MAX_THREADS
+    assert [each.frames[0].function for each in stacks.python if each.main] == ["f999"]
 
 
 def test_a_file_without_stacks_says_why():
@@ -186,10 +186,10 @@ def test_a_text_that_was_cut_or_spoilt_is_read_or_refused(raw, data):
     at, spoilt = data.draw(st.integers(0, len(raw))), data.draw(st.binary(max_size=4))
     for wrong in (raw[:at].encode(), raw[:at].encode() + spoilt + raw[at:].encode()):
         try:
-            seen = read(wrong)
+            stacks = read(wrong)
         except BadStacks:
             continue
-        assert seen.python or seen.native
+        assert stacks.python or stacks.native
 
 
 def spy_text(*heads, process="Process 71: python\n"):
@@ -226,19 +226,19 @@ def test_a_line_that_is_not_told_is_not_known():
     assert read(fault([0]).replace("line 1 ", "line 12345678 ").encode()).python[0].lines == (12_345_678,)
 
 
-@pytest.mark.parametrize(("count", "kept"), [(MAX_FRAMES, MAX_FRAMES), (MAX_FRAMES + 1, MAX_FRAMES - 1)])
-def test_frames_are_left_out_only_where_they_are_too_many(count, kept):
+@pytest.mark.parametrize(("count", "frame_count"), [(MAX_FRAMES, MAX_FRAMES), (MAX_FRAMES + 1, MAX_FRAMES - 1)])
+def test_frames_are_left_out_only_where_they_are_too_many(count, frame_count):
     (only,) = read(fault(range(count)).encode()).python
-    assert len([frame for frame in only.frames if frame != OMITTED_FRAMES]) == kept
-    if kept < count:
+    assert len([frame for frame in only.frames if frame != OMITTED_FRAMES]) == frame_count
+    if frame_count < count:
         assert only.frames.index(OMITTED_FRAMES) == MAX_FRAMES - INNER_FRAMES - 1
         assert (only.lines[only.frames.index(OMITTED_FRAMES)], only.frames[-INNER_FRAMES].function) == (0, "f63")
 
 
 @pytest.mark.parametrize(("count", "first", "last"), [(256, range(255), 255), (257, range(255), 256)])
 def test_threads_are_left_out_only_where_they_are_too_many(count, first, last):
-    seen = read("\n".join(fault([at]) for at in range(count)).encode())
-    assert [each.frames[0].function for each in seen.python] == [f"f{at}" for at in (*first, last)]
+    stacks = read("\n".join(fault([at]) for at in range(count)).encode())
+    assert [each.frames[0].function for each in stacks.python] == [f"f{at}" for at in (*first, last)]
 
 
 def test_launcher_frames_are_left_out_down_to_its_last_call_of_the_script():
@@ -256,8 +256,8 @@ def test_a_form_is_known_by_its_first_letter(filler):
 
 def test_as_many_bytes_as_a_rank_may_have_are_read():
     file = write("faulthandler", fault([0]), "S")
-    whole = file.ljust(MAX_BYTES)
-    assert read(whole).python == read(file).python
+    content = file.ljust(MAX_BYTES)
+    assert read(content).python == read(file).python
 
 
 def test_the_state_of_a_process_is_one_letter():

@@ -40,16 +40,16 @@ def test_as_many_channels_may_be_needed_as_there_are_pairs():
 
 
 @pytest.mark.parametrize(
-    ("now_s", "again"),
+    ("now_s", "again_s"),
     [
         pytest.param(40.0, "it is tested again after 60 s, ", id="for so long"),
         pytest.param(99.5, "it is tested again after 0 s, ", id="no more than is left of it"),
         pytest.param(200.0, "it is tested again after 0 s, ", id="never for less than no time"),
     ],
 )
-def test_who_is_left_out_is_told_for_how_long(now_s, again):
+def test_who_is_left_out_is_told_for_how_long(now_s, again_s):
     says = ExcludedNode(member("a"), Reason.NODE_FAULTY, "it is " + "bad" * 999, 100.0, 3).describe(now_s)
-    assert says.startswith(again)
+    assert says.startswith(again_s)
     assert "left out, 3 times so far: it is bad" in says
     assert len(says) == 1_000
 
@@ -206,12 +206,12 @@ def test_without_a_step_no_step_took_long():
 
 
 def test_who_stands_still_as_long_as_the_limit_does_not_hang_yet():
-    limits, seen = HangLimits(patient_s=10.0, look_s=5.0), Progress()
-    watch, said = observe(ProgressWatch(0.0), seen, limits, 10.0)
-    assert (said, watch.waited_s) == (None, 10.0)
-    watch, said = observe(watch, seen, limits, 10.5)
-    assert (said, watch.hangs) == (Hang(10.5, 10.0), True)
-    assert observe(watch, seen, limits, 11.0)[1] is None
+    limits, progress = HangLimits(patient_s=10.0, look_s=5.0), Progress()
+    watch, change = observe(ProgressWatch(0.0), progress, limits, 10.0)
+    assert (change, watch.waited_s) == (None, 10.0)
+    watch, change = observe(watch, progress, limits, 10.5)
+    assert (change, watch.hangs) == (Hang(10.5, 10.0), True)
+    assert observe(watch, progress, limits, 11.0)[1] is None
 
 
 def test_of_a_look_that_comes_late_four_times_the_usual_counts():
@@ -227,8 +227,8 @@ def test_a_clock_that_goes_back_counts_for_nothing():
 
 
 def test_who_has_just_moved_has_waited_since_then():
-    watch, said = observe(ProgressWatch(0.0), Progress(1, 0.5, "", 1, 0.3), HangLimits(look_s=1.0), 1.0)
-    assert (watch, said) == (ProgressWatch(1.0, 1, 1, 0.5), None)
+    watch, change = observe(ProgressWatch(0.0), Progress(1, 0.5, "", 1, 0.3), HangLimits(look_s=1.0), 1.0)
+    assert (watch, change) == (ProgressWatch(1.0, 1, 1, 0.5), None)
     assert observe(ProgressWatch(0.0), Progress(1, 0.25, "", 1, 0.75), HangLimits(look_s=1.0), 1.0)[0].waited_s == 0.25
 
 
@@ -255,11 +255,11 @@ def test_a_world_of_nobody_or_of_too_many_is_refused(world):
         WorldStacks(world, {})
 
 
-@pytest.mark.parametrize("told", ["stacks_by_rank", "why"])
+@pytest.mark.parametrize("world_size", ["stacks_by_rank", "why"])
 @pytest.mark.parametrize("rank", [-1, 2])
-def test_a_rank_that_a_world_has_not_is_refused(told, rank):
+def test_a_rank_that_a_world_has_not_is_refused(world_size, rank):
     with pytest.raises(ValueError, match=f"rank {rank} in a world of 2"):
-        WorldStacks(2, **{"stacks_by_rank": {}, told: {rank: None}})
+        WorldStacks(2, **{"stacks_by_rank": {}, world_size: {rank: None}})
 
 
 def test_a_world_may_have_one_rank_and_as_many_as_there_can_be():

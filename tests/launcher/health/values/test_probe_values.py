@@ -55,7 +55,7 @@ def test_what_cannot_be_is_refused(read, data):
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "reports"),
     [
         pytest.param({}, REPORT, id="alike"),
         pytest.param({"compute_s": 0.7}, msgspec.structs.replace(REPORT, compute_s=0.7), id="the slower product"),
@@ -70,8 +70,8 @@ def test_what_cannot_be_is_refused(read, data):
         ),
     ],
 )
-def test_a_member_is_as_good_as_the_worst_of_its_processes(changes, told):
-    assert combine_reports([REPORT, msgspec.structs.replace(REPORT, **changes)]) == told
+def test_a_member_is_as_good_as_the_worst_of_its_processes(changes, reports):
+    assert combine_reports([REPORT, msgspec.structs.replace(REPORT, **changes)]) == reports
 
 
 def test_a_group_is_as_fast_as_its_slowest_member():
@@ -99,8 +99,8 @@ def test_of_two_that_ended_at_one_stage_the_one_with_a_fault_is_told():
 
 def test_links_of_a_switchbox_are_told_by_whoever_has_measured_them():
     boxes = (((0, 1), 20_000.0),)
-    told = combine_reports([REPORT, msgspec.structs.replace(REPORT, boxes=boxes)])
-    assert told == msgspec.structs.replace(REPORT, boxes=boxes)
+    report = combine_reports([REPORT, msgspec.structs.replace(REPORT, boxes=boxes)])
+    assert report == msgspec.structs.replace(REPORT, boxes=boxes)
 
 
 @pytest.mark.parametrize("empty", [{}, {"bandwidth_bytes_s": None}, {"device_used": None}], ids=str)
@@ -110,10 +110,10 @@ def test_what_no_process_has_measured_is_not_known_of_its_member(empty):
 
 
 def test_as_much_may_be_said_as_is_read():
-    whole = encode(REPORT)
-    assert read_report(whole.ljust(MAX_BYTES)) == REPORT
+    content = encode(REPORT)
+    assert read_report(content.ljust(MAX_BYTES)) == REPORT
     with pytest.raises(BadFrame, match=f"{MAX_BYTES} at most"):
-        read_report(whole.ljust(MAX_BYTES + 1))
+        read_report(content.ljust(MAX_BYTES + 1))
 
 
 @pytest.mark.parametrize(
@@ -175,7 +175,7 @@ def test_the_last_rank_of_a_group_is_one():
 
 
 @pytest.mark.parametrize(
-    ("asked", "usual", "measures"),
+    ("setting", "usual", "measures"),
     [
         pytest.param({}, ON_CPU, ON_CPU, id="what suits the device"),
         pytest.param(
@@ -196,8 +196,8 @@ def test_the_last_rank_of_a_group_is_one():
         ),
     ],
 )
-def test_how_much_is_measured(asked, usual, measures):
-    assert msgspec.structs.replace(PLAN, **asked).measures(usual) == measures
+def test_how_much_is_measured(setting, usual, measures):
+    assert msgspec.structs.replace(PLAN, **setting).measures(usual) == measures
 
 
 def test_a_stage_that_waits_for_others_may_take_as_long_as_they_may():

@@ -24,8 +24,8 @@ LONG, FAR = "aten_" + "x" * 90, "/".join(["deep"] * 30) + "/loop.py"
 def stack(*frames, main=True, line=1):
     """A frame is `function`, of train.py, or `function@file`; lines ascend."""
     parted = [frame.partition("@") for frame in frames]
-    made = tuple(Frame(function, source or "train.py") for function, _, source in parted)
-    return Thread(made, tuple(range(line, line + len(made))), main)
+    frames_of_stack = tuple(Frame(function, source or "train.py") for function, _, source in parted)
+    return Thread(frames_of_stack, tuple(range(line, line + len(frames_of_stack))), main)
 
 
 WAITS = stack("main", "step", f"loss@{FAR}", "all_reduce@torch/distributed/distributed_c10d.py")
@@ -46,8 +46,8 @@ WORLD = WorldStacks(7, SHOWN, {5: WHY, 6: WHY})
 
 def test_what_is_written_is_letter_for_letter_what_people_and_tools_know():
     """After a change that is wanted: look at what is new, and write it over the file."""
-    written = files(merge(WORLD))
-    assert {name: raw.decode() for name, raw in written.items()} == {
+    files_by_name = files(merge(WORLD))
+    assert {name: raw.decode() for name, raw in files_by_name.items()} == {
         file.name: file.read_text() for file in REPORT.iterdir()
     }
 
@@ -94,21 +94,21 @@ def test_what_nobody_shows_is_an_empty_picture():
     ],
 )
 def test_a_box_says_as_much_as_there_is_room_for(count, name, words):
-    beside = [stack(f"z{at}") for at in range(count - 1)]
-    assert titles(draw_svg("", [], fold({0: [stack(name), *beside]}), 1))[name] == words
+    other_stacks = [stack(f"z{at}") for at in range(count - 1)]
+    assert titles(draw_svg("", [], fold({0: [stack(name), *other_stacks]}), 1))[name] == words
 
 
 @pytest.mark.parametrize(
-    ("held", "colour"),
+    ("ranks_with", "colour"),
     [
         pytest.param([0, 1, 2, 3], "#d5dce4", id="all that show a stack"),
         pytest.param([0, 1], "#f3d489", id="half of them"),
         pytest.param([0], "#ee8268", id="fewer"),
     ],
 )
-def test_a_box_is_coloured_by_how_many_of_those_that_show_a_stack_have_it(held, colour):
-    seen = {rank: [stack("here" if rank in held else "there")] for rank in range(4)}
-    drawn = ElementTree.fromstring(draw_svg("", [], fold(seen), 9))
+def test_a_box_is_coloured_by_how_many_of_those_that_show_a_stack_have_it(ranks_with, colour):
+    stacks_by_rank = {rank: [stack("here" if rank in ranks_with else "there")] for rank in range(4)}
+    drawn = ElementTree.fromstring(draw_svg("", [], fold(stacks_by_rank), 9))
     (box,) = (each for each in drawn.iter(f"{SVG}g") if each.find(f"{SVG}title").text.startswith("here"))
     assert box.find(f"{SVG}rect").attrib["fill"] == colour
 
@@ -118,37 +118,39 @@ def test_a_few_lines_of_a_frame_are_told_and_none_that_is_not_known():
     assert node.lines == tuple(range(1, MAX_LINES + 1))
 
 
-def apart(count):
+def separate_stacks(count):
     """So many ranks that stand apart, each elsewhere, of twice as many that stand in one place."""
     return {rank: RankStacks((stack("main", f"f{rank}" if rank < count else "step"),)) for rank in range(3 * count)}
 
 
 @pytest.mark.parametrize(("count", "more"), [(MAX_GROUPS, False), (MAX_GROUPS + 1, True)])
 def test_of_many_suspects_the_first_are_told_and_the_rest_are_counted(count, more):
-    told = verdict(merge(WorldStacks(3 * count, apart(count))))
-    assert sum(" stands apart: " in line for line in told) == MAX_GROUPS
-    assert ("and 1 more groups stand apart" in told) is more
+    text_of_verdict = verdict(merge(WorldStacks(3 * count, separate_stacks(count))))
+    assert sum(" stands apart: " in line for line in text_of_verdict) == MAX_GROUPS
+    assert ("and 1 more groups stand apart" in text_of_verdict) is more
 
 
 def test_of_many_reasons_the_first_are_told():
-    told = verdict(merge(WorldStacks(99, {}, {rank: f"reason {rank:02}" for rank in range(99)})))
-    assert [line for line in told if "reason" in line] == [f"rank {rank}: reason {rank:02}" for rank in range(20)]
+    text_of_verdict = verdict(merge(WorldStacks(99, {}, {rank: f"reason {rank:02}" for rank in range(99)})))
+    assert [line for line in text_of_verdict if "reason" in line] == [
+        f"rank {rank}: reason {rank:02}" for rank in range(20)
+    ]
 
 
 @pytest.mark.parametrize(("count", "cut"), [(MAX_TEXT_LINES, False), (MAX_TEXT_LINES + 1, True)])
 def test_a_tree_of_more_lines_than_anybody_reads_is_cut(count, cut):
-    told = text(
+    tree = text(
         merge(WorldStacks(1, {0: RankStacks(tuple(stack(f"f{at}", main=False) for at in range(count)))}))
     ).splitlines()
-    assert [line.startswith("... the tree goes on") for line in told].count(True) == int(cut)
-    assert sum("@train.py@0|" in line for line in told) == MAX_TEXT_LINES
+    assert [line.startswith("... the tree goes on") for line in tree].count(True) == int(cut)
+    assert sum("@train.py@0|" in line for line in tree) == MAX_TEXT_LINES
 
 
 def test_a_tree_is_indented_where_ranks_part_or_one_of_them_ends():
     paths = {0: ["a", "b", "c"], 1: ["a", "b", "d", "e"], 2: ["a", "b"]}
-    told = text(merge(WorldStacks(3, {rank: RankStacks((stack(*path),)) for rank, path in paths.items()})))
-    tree = told.partition("threads\n")[2]
+    tree_text = text(merge(WorldStacks(3, {rank: RankStacks((stack(*path),)) for rank, path in paths.items()})))
+    tree = tree_text.partition("threads\n")[2]
     assert [line.partition("@")[0] for line in tree.splitlines()] == ["a", "b", "  c", "  d", "  e"]
     ends = {0: ["a"], 1: ["a", "b"]}
-    told = text(merge(WorldStacks(2, {rank: RankStacks((stack(*path),)) for rank, path in ends.items()})))
-    assert [line.partition("@")[0] for line in told.partition("threads\n")[2].splitlines()] == ["a", "  b"]
+    tree_text = text(merge(WorldStacks(2, {rank: RankStacks((stack(*path),)) for rank, path in ends.items()})))
+    assert [line.partition("@")[0] for line in tree_text.partition("threads\n")[2].splitlines()] == ["a", "  b"]

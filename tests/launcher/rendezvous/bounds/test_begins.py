@@ -15,10 +15,10 @@ PARTS = ("job", "cause", "fencing", "gathering", "claiming", "ending", "checkpoi
 
 
 def known_of(state):
-    told = {field.name: getattr(state, field.name) for field in fields(state)}
-    for part in (told.pop(name) for name in PARTS):
-        told |= {field.name: getattr(part, field.name) for field in fields(part)}
-    return {name: value for name, value in told.items() if name not in ("member", "run", "elastic_spec")}
+    fields_of_state = {field.name: getattr(state, field.name) for field in fields(state)}
+    for part in (fields_of_state.pop(name) for name in PARTS):
+        fields_of_state |= {field.name: getattr(part, field.name) for field in fields(part)}
+    return {name: value for name, value in fields_of_state.items() if name not in ("member", "run", "elastic_spec")}
 
 
 NOTHING = known_of(State(JobFacts(member("a"), "job", TERMS)))
@@ -109,7 +109,7 @@ def test_the_number_of_the_next_round_is_above_any_that_was_granted():
 
 
 @pytest.mark.parametrize(
-    ("now_s", "id_", "waits"),
+    ("now_s", "id_", "is_awaited"),
     [
         pytest.param(0.0, "c/0", True, id="a newcomer that still imports"),
         pytest.param(10.0, "c/0", False, id="one that has imported by now"),
@@ -117,10 +117,10 @@ def test_the_number_of_the_next_round_is_above_any_that_was_granted():
         pytest.param(0.0, "d/0", False, id="not a stranger"),
     ],
 )
-def test_whom_a_running_world_may_wait_for(now_s, id_, waits):
+def test_whom_a_running_world_may_wait_for(now_s, id_, is_awaited):
     story = Story("1:4", last_call_s=0.0).join("a", "b").join("c", importing_s=10.0)
     assert story.world == "ab"
-    assert could_grow_by(story.state, id_, now_s) is waits
+    assert could_grow_by(story.state, id_, now_s) is is_awaited
 
 
 def test_a_world_that_does_not_train_waits_for_nobody_to_import():

@@ -39,7 +39,7 @@ def test_the_first_step_of_a_job_is_one_to_stop_after():
     assert running("ab").reach("a", 0).leave("b", 25.0).last("a", Stop, StopAt) == StopAt(1, 2, False)
 
 
-def held(step_, rank, of=4, parts=True, count=0):
+def held_step(step_, rank, of=4, parts=True, count=0):
     return HeldStep(step_, rank, of, 1, count, parts)
 
 
@@ -54,19 +54,19 @@ def drained(memory, leavers="bcd", nnodes="1:4", grace_s=10.0):
     return job
 
 
-OWN = {name: (held(9, at),) for at, name in enumerate("abcd")}
+OWN = {name: (held_step(9, at),) for at, name in enumerate("abcd")}
 
 
 def test_of_several_steps_the_newest_that_is_whole_is_handed_over():
     """Step 9 lacks a shard, and 8 does not."""
-    memory = {name: (held(8, at), held(9, at)) for at, name in enumerate("abcd")} | {"c": (held(8, 2),)}
+    memory = {name: (held_step(8, at), held_step(9, at)) for at, name in enumerate("abcd")} | {"c": (held_step(8, 2),)}
     assert drained(memory).last("a", Handover).step == 8
-    first = {name: (held(0, at),) for at, name in enumerate("abcd")}
+    first = {name: (held_step(0, at),) for at, name in enumerate("abcd")}
     assert drained(first).last("a", Handover).step == 0
 
 
 def test_what_each_has_all_of_is_looked_past_where_only_leavers_have_it():
-    memory = OWN | {"d": (held(9, 3), HeldStep(9, 0, ALL, 1))}
+    memory = OWN | {"d": (held_step(9, 3), HeldStep(9, 0, ALL, 1))}
     assert drained(memory).last("a", Handover).step == 9
 
 
@@ -96,13 +96,13 @@ def test_without_time_nothing_is_handed_over():
 
 
 def test_what_somebody_who_stays_holds_is_taken_from_nobody():
-    memory = OWN | {"a": (held(9, 0), held(9, 1, count=2))}
+    memory = OWN | {"a": (held_step(9, 0), held_step(9, 1, count=2))}
     job = drained(memory)
     assert [(each.owner, each.first_rank) for each in job.last("a", Handover).shards] == [("d", 3)]
 
 
 def test_of_a_copy_it_is_told_whose_ranks_it_has():
-    memory = {"a": (held(9, 0),), "b": (held(9, 1), held(9, 2, count=2)), "c": (), "d": ()}
+    memory = {"a": (held_step(9, 0),), "b": (held_step(9, 1), held_step(9, 2, count=2)), "c": (), "d": ()}
     job = drained(memory)
     assert [(each.owner, each.first_rank, each.count) for each in job.last("a", Handover).shards] == [
         ("b", 1, 1), ("ranks 2 and 1 more", 2, 2),
@@ -116,21 +116,21 @@ def world(names="ab", **more):
     return World.of(5, tuple(member(name, daemon_port=7, **more) for name in names))
 
 
-def members(there):
-    return {each.id: each for each in there.members}
+def members(member_names):
+    return {each.id: each for each in member_names.members}
 
 
 def test_who_is_named_first_for_a_shard_is_who_has_saved_it():
-    there = world("abc")
-    held_by = {"a/0": (held(9, 0, 2, count=1),), "b/0": (held(9, 0, 2), held(9, 1, 2)), "c/0": ()}
-    found = choose_restore(there, held_by, members(there))
+    members_of_world = world("abc")
+    held_by = {"a/0": (held_step(9, 0, 2, count=1),), "b/0": (held_step(9, 0, 2), held_step(9, 1, 2)), "c/0": ()}
+    found = choose_restore(members_of_world, held_by, members(members_of_world))
     assert [(each.first_rank, each.endpoint.name) for each in found.locations["c/0"]] == [(0, "b"), (0, "a"), (1, "b")]
 
 
 def test_each_second_member_asks_for_parts_from_the_other_end():
-    there = world("abcd")
-    held_by = {"a/0": (held(9, 0, 2),), "b/0": (held(9, 1, 2),), "c/0": (), "d/0": ()}
-    locations = choose_restore(there, held_by, members(there)).locations
+    members_of_world = world("abcd")
+    held_by = {"a/0": (held_step(9, 0, 2),), "b/0": (held_step(9, 1, 2),), "c/0": (), "d/0": ()}
+    locations = choose_restore(members_of_world, held_by, members(members_of_world)).locations
     assert [each.first_rank for each in locations["c/0"]] == [0, 1]
     assert [each.first_rank for each in locations["d/0"]] == [1, 0]
 
@@ -138,9 +138,9 @@ def test_each_second_member_asks_for_parts_from_the_other_end():
 @pytest.mark.parametrize(("more", "found"), [(0, True), (1, False)])
 def test_no_more_places_are_told_than_a_frame_has_room_for(more, found):
     ranks = MAX_LOCATIONS + more
-    there = world("ab")
-    held_by = {"a/0": tuple(held(9, rank, ranks, count=1) for rank in range(ranks)), "b/0": ()}
-    assert (choose_restore(there, held_by, members(there)).step == 9) is found
+    members_of_world = world("ab")
+    held_by = {"a/0": tuple(held_step(9, rank, ranks, count=1) for rank in range(ranks)), "b/0": ()}
+    assert (choose_restore(members_of_world, held_by, members(members_of_world)).step == 9) is found
 
 
 @pytest.mark.parametrize(

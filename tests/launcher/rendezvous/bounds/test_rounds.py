@@ -21,31 +21,31 @@ from turnout.launcher.rendezvous.state import Claim, Joined, Lost, MessageSent, 
 from turnout.launcher.rendezvous.state_machine import step
 
 
-def waits(story):
+def waiting_entries(story):
     return [fields for _, fields in story.events("round_waits")]
 
 
 def test_who_is_missing_is_told_every_ten_seconds():
     story = Story("3", begins_s=100.0).join("a").wait(9.9)
-    assert len(waits(story)) == 1
-    assert [fields["waited_s"] for fields in waits(story.wait(0.1))] == [0.0, 10.0]
+    assert len(waiting_entries(story)) == 1
+    assert [fields["waited_s"] for fields in waiting_entries(story.wait(0.1))] == [0.0, 10.0]
 
 
 def test_what_is_told_of_those_who_are_missing():
-    story = Story("2:4", last_call_s=30.0, wanted=3, join_timeout_s=60.0).wait(5.00049)
-    assert waits(story) == [{
+    story = Story("2:4", last_call_s=30.0, worker_count=3, join_timeout_s=60.0).wait(5.00049)
+    assert waiting_entries(story) == [{
         "members": 0, "wanted": 3, "missing": [], "at": "127.0.0.1:0", "gives_up_in_s": 55, "waited_s": 5.0,
     }]  # fmt: skip
-    story = Story("2:3", wanted=9).join("a")
-    assert waits(story)[0]["wanted"] == 3, "no more than the max"
+    story = Story("2:3", worker_count=9).join("a")
+    assert waiting_entries(story)[0]["wanted"] == 3, "no more than the max"
 
 
 def test_of_many_who_are_missing_the_first_are_told():
     names = "abcdefghijklmnopqrst"
     story = running(names, str(len(names)), only=True).lose(names[1:]).ready("a")
-    assert waits(story)[-1]["missing"] == list(names[1:17])
-    assert waits(story.wait(60.0))[-1]["wanted"] == 20
-    assert waits(story)[-1]["gives_up_in_s"] == 540
+    assert waiting_entries(story)[-1]["missing"] == list(names[1:17])
+    assert waiting_entries(story.wait(60.0))[-1]["wanted"] == 20
+    assert waiting_entries(story)[-1]["gives_up_in_s"] == 540
 
 
 def test_a_search_that_began_before_we_led_counts_for_the_time_to_join():
@@ -208,9 +208,9 @@ def test_who_comes_while_a_round_is_claimed(round_, phase):
 
 
 def test_who_comes_wants_as_many_only_before_the_first_world():
-    assert Story("1:4").join("a", wanted=2).state.gathering.expected == 2
-    assert running("a", "1:4").join("b", wanted=3).state.gathering.expected == 0
-    assert Story("1:4").join("a", wanted=2).join("b").state.gathering.worker_count == 2, (
+    assert Story("1:4").join("a", worker_count=2).state.gathering.expected == 2
+    assert running("a", "1:4").join("b", worker_count=3).state.gathering.expected == 0
+    assert Story("1:4").join("a", worker_count=2).join("b").state.gathering.worker_count == 2, (
         "who wants nothing changes nothing"
     )
 
@@ -287,12 +287,12 @@ def test_who_has_ended_says_what_its_memory_holds_and_trains_no_more():
 
 
 @pytest.mark.parametrize(
-    "said", [Succeeded(7), Reached(7, 5), StoredStepReport(7, "/c", 5), Hung(7, 0, "it stands")], ids=type
+    "message", [Succeeded(7), Reached(7, 5), StoredStepReport(7, "/c", 5), Hung(7, 0, "it stands")], ids=type
 )
-def test_what_is_said_of_another_round_changes_nothing(said):
+def test_what_is_said_of_another_round_changes_nothing(message):
     story = running("ab", "2")
     before = story.state
-    assert story.say("b", said).state == before
+    assert story.say("b", message).state == before
 
 
 def test_a_coordinator_goes_five_seconds_after_farewell_or_once_alone():
@@ -305,8 +305,8 @@ def test_a_coordinator_goes_five_seconds_after_farewell_or_once_alone():
 
 def test_one_that_comes_again_is_told_whom_it_waits_for():
     story = running("ab", "2").join("c")
-    again, effects = step(story.state, Joined(member("c"), story.terms), 1.0)
-    assert again.phase is Phase.TRAINING
+    second_state, effects = step(story.state, Joined(member("c"), story.terms), 1.0)
+    assert second_state.phase is Phase.TRAINING
     assert [effect.message.reason for effect in effects if isinstance(getattr(effect, "message", None), Waiting)] == [
         "spare"
     ]

@@ -19,7 +19,7 @@ def left_out(nnodes="2:4", dead="c", **more):
     return story.lose("c")
 
 
-def again(story, name="c"):
+def rejoin(story, name="c"):
     """The kubelet starts it in the same pod."""
     return story.join(name, incarnation=int(story.ids[name].partition("/")[2]) + 1)
 
@@ -34,17 +34,17 @@ def grown(story):
 
 
 def test_it_stops_no_world_that_trains():
-    story = again(left_out()).wait(60)
+    story = rejoin(left_out()).wait(60)
     assert (story.world, checks(story)) == ("abd", [4])
 
 
 def test_it_waits_and_is_told_why_and_for_how_long():
     story = left_out()
     story.wait(600)
-    told = again(story).last("c", Waiting)
-    assert (told.round, told.reason) == (1, "node_faulty")
-    assert "network_failed" in told.detail
-    assert "3000 s" in told.detail
+    message = rejoin(story).last("c", Waiting)
+    assert (message.round, message.reason) == (1, "node_faulty")
+    assert "network_failed" in message.detail
+    assert "3000 s" in message.detail
     assert story.left_out()["c"].exit == Exit.FAULTY, "of its last life"
     ((reason, fields),) = story.events("node_kept_out")
     assert (reason, fields["member"], fields["again_s"]) == ("node_faulty", "c", 3000.0)
@@ -56,7 +56,7 @@ def test_a_day_of_back_offs_costs_a_handful_of_checks():
     story = left_out()
     for _ in range(int(24 * HOUR_S / BACK_OFF_S)):
         if "c/" not in "".join(story.state.members):
-            again(story)
+            rejoin(story)
         story.wait(BACK_OFF_S)
         if story.phase != "training":
             grown(story).lose("c")
@@ -66,18 +66,18 @@ def test_a_day_of_back_offs_costs_a_handful_of_checks():
 
 
 def test_one_left_out_is_tested_in_time_and_trains_if_it_passes():
-    story = again(left_out())
+    story = rejoin(left_out())
     story.dead = ""
     assert story.wait(HOUR_S - 1).world == "abd"
     assert grown(story.wait(1)).world == "abcd"
     assert checks(story) == [4, 4]
     story.lose("c").ready("abd").measure_all()
-    assert grown(again(story).wait(5)).world == "abcd", "nothing is held against it any more"
+    assert grown(rejoin(story).wait(5)).world == "abcd", "nothing is held against it any more"
 
 
 @pytest.mark.parametrize("how", ["a failure", "growth"])
 def test_a_round_that_begins_anyway_does_without_it_before_its_time(how):
-    story = again(left_out("2:5"))
+    story = rejoin(left_out("2:5"))
     if how == "growth":
         story.join("e").wait(5).ready("abd").measure_all()
     else:
@@ -88,7 +88,7 @@ def test_a_round_that_begins_anyway_does_without_it_before_its_time(how):
 
 
 def test_it_is_tested_at_once_where_too_few_are_there_without_it():
-    story = again(left_out("3:4"))
+    story = rejoin(left_out("3:4"))
     story.dead = ""
     story.lose("d").ready("ab")
     assert (story.phase, checks(story)) == ("checking", [4, 3])
@@ -96,7 +96,7 @@ def test_it_is_tested_at_once_where_too_few_are_there_without_it():
 
 
 def test_where_no_test_can_tell_one_that_was_proven_faulty_is_not_believed():
-    story = again(left_out("2:4"))
+    story = rejoin(left_out("2:4"))
     story.lose("bd").ready("a")
     assert (story.phase, checks(story)) == ("checking", [4, 2])
     story.measure_all()
@@ -107,17 +107,17 @@ def test_where_no_test_can_tell_one_that_was_proven_faulty_is_not_believed():
 
 
 def test_the_last_call_of_a_first_world_is_not_for_it():
-    story = Checked("2:4", dead="c", last_call_s=30, wanted=4).join(*"abcd").measure_all()
+    story = Checked("2:4", dead="c", last_call_s=30, worker_count=4).join(*"abcd").measure_all()
     assert story.phase == "gathering", "a replacement may come"
     story.lose("c").wait(10)
-    again(story).wait(20)
+    rejoin(story).wait(20)
     assert (story.world, checks(story)) == ("abd", [4])
 
 
 def test_one_end_of_a_bad_link_is_kept_out_while_the_other_is_there():
     story = Checked("2:6", cut=("cd",)).join(*"abcdef").measure_all()
     assert story.world == "abcef"
-    again(story.lose("d"), "d").wait(60)
+    rejoin(story.lose("d"), "d").wait(60)
     assert story.world == "abcef"
     assert story.last("d", Waiting).reason == "link_faulty"
     story.lose("c").ready("abef").measure_all()
@@ -168,34 +168,34 @@ WEEK_S = 7 * 24 * HOUR_S
 def test_that_it_was_left_out_is_remembered(after_s, again_s):
     story = left_out().wait(after_s)
     story.fail("b").ready("abd").measure_all()
-    grown(again(story).wait(5))
+    grown(rejoin(story).wait(5))
     assert [fields["again_s"] for _, fields in story.events("node_left_out")] == [HOUR_S, again_s]
 
 
 def test_it_is_never_kept_out_for_more_than_a_week():
     story = left_out()
     for _ in range(9):
-        again(story)
+        rejoin(story)
         left = story.state.checking.excluded[0]
         grown(story.wait(left.until_s - story.now_s)).lose("c")
-    waits = [fields["again_s"] for _, fields in story.events("node_left_out")]
-    assert waits == [min(HOUR_S * 2**at, WEEK_S) for at in range(10)]
+    waits_s = [fields["again_s"] for _, fields in story.events("node_left_out")]
+    assert waits_s == [min(HOUR_S * 2**at, WEEK_S) for at in range(10)]
 
 
 def test_for_how_long_it_is_kept_out_is_told_to_the_millisecond():
-    story = again(left_out().wait(599.9996))
+    story = rejoin(left_out().wait(599.9996))
     assert [fields["again_s"] for _, fields in story.events("node_kept_out")] == [3000.0]
 
 
 def test_one_that_is_kept_out_is_not_among_those_that_are_enough():
-    story = again(Checked("5:6", dead="f").join(*"abcdef").measure_all().lose("f"), "f")
+    story = rejoin(Checked("5:6", dead="f").join(*"abcdef").measure_all().lose("f"), "f")
     story.cut = ("cd",)
     assert story.fail("b").ready("abcde").measure_all().world == "abcde"
 
 
 def test_where_no_test_can_tell_one_left_out_for_a_link_is_believed():
     story = Checked("2:6", cut=("cd",), only=True).join(*"abcdef").measure_all()
-    again(story.lose("d"), "d")
+    rejoin(story.lose("d"), "d")
     story.cut = ("cd", "ad")
     story.lose("bcef").ready("a")
     assert story.phase == "checking"

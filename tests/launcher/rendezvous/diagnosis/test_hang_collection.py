@@ -34,8 +34,8 @@ class Hangs(Story):
             self.say(names, Stacks(self.number, local_rank, packed, why))
         return self
 
-    def fold(self, *apart):
-        return self.happens(StacksMerged(self.of(MergeStacks)[-1].number, apart, f"ranks {apart} stand apart"))
+    def fold(self, *outliers):
+        return self.happens(StacksMerged(self.of(MergeStacks)[-1].number, outliers, f"ranks {outliers} stand apart"))
 
     def fold_number(self, number):
         """Give the state after an answer to an order that was never given."""
@@ -45,7 +45,7 @@ class Hangs(Story):
         return [each for each in self.told.get(name, ()) if isinstance(each, ShowStacks)]
 
     def goes(self, name):
-        return (told := self.last(name, Finish)) and (told.exit, told.reason)
+        return (finish := self.last(name, Finish)) and (finish.exit, finish.reason)
 
 
 def three(act=HangAction.ASK, **more):
@@ -88,15 +88,15 @@ def test_one_hang_is_asked_about_once_however_many_find_it():
 
 
 @pytest.mark.parametrize(
-    ("apart", "workers"),
+    ("outliers", "workers"),
     [
         pytest.param((3,), ["b"], id="the worker of the rank that stands apart"),
         pytest.param((0, 5), ["a", "c"], id="several"),
         pytest.param((), [], id="nobody where nobody stands apart"),
     ],
 )
-def test_where_a_person_is_asked_nothing_ends_and_the_workers_are_named(apart, workers):
-    story = hung().fold(*apart)
+def test_where_a_person_is_asked_nothing_ends_and_the_workers_are_named(outliers, workers):
+    story = hung().fold(*outliers)
     ((reason, fields),) = story.events("hang_asked")
     assert (reason, fields["workers"], story.world) == ("process_hung", workers, "abc")
     assert fields["detail"].startswith(f"a, rank 0: {WHY}; ranks")
@@ -154,9 +154,9 @@ def test_a_coordinator_to_be_replaced_passes_the_lead_on_and_goes():
     assert story.of(StepDown)[-1].to.coordinator == "b/0"
 
 
-@pytest.mark.parametrize("apart", [(), (0, 2, 4)], ids=["where nobody stands apart", "where everybody does"])
-def test_nobody_is_replaced(apart):
-    story = hung(HangAction.REPLACE).fold(*apart).ready("abc")
+@pytest.mark.parametrize("outliers", [(), (0, 2, 4)], ids=["where nobody stands apart", "where everybody does"])
+def test_nobody_is_replaced(outliers):
+    story = hung(HangAction.REPLACE).fold(*outliers).ready("abc")
     assert (story.world, story.state.budget.total) == ("abc", 1)
     assert story.goes("b") is None
 
@@ -181,15 +181,15 @@ def test_a_member_with_a_new_connection_is_asked_and_names_the_hung_again():
 
 
 @pytest.mark.parametrize(
-    "said",
+    "message",
     [
         pytest.param(Hung(0, 0, WHY), id="a hang of another round"),
         pytest.param(Stacks(7, 0, b"stacks"), id="stacks that nobody asked for"),
         pytest.param(Hung(1, 0), id="one goes on that has not hung"),
     ],
 )
-def test_what_belongs_to_nothing_changes_nothing(said):
-    story = three().say("b", said)
+def test_what_belongs_to_nothing_changes_nothing(message):
+    story = three().say("b", message)
     assert not story.of(MergeStacks)
     assert not story.asked("a")
     assert story.world == "abc"
@@ -236,15 +236,15 @@ def test_orders_are_numbered_in_sequence_and_apart_for_each_coordinator():
 
 
 @pytest.mark.parametrize(
-    "said",
+    "message",
     [
         pytest.param(lambda number: Stacks(number - 1, 0, b"old"), id="an answer to an older order"),
         pytest.param(lambda number: Stacks(number + 1, 0, b"new"), id="an answer to an order that was never given"),
     ],
 )
-def test_an_answer_to_another_order_is_none(said):
+def test_an_answer_to_another_order_is_none(message):
     story = three().hang("b").show("ac")
-    assert not story.say("b", said(story.number)).of(MergeStacks)
+    assert not story.say("b", message(story.number)).of(MergeStacks)
     (merge,) = story.show("b").of(MergeStacks)
     assert {*merge.stacks.values()} == {b"stacks"}
 
@@ -261,9 +261,9 @@ def test_an_answer_that_comes_too_late_changes_nothing():
 
 
 def test_as_many_bytes_of_a_rank_as_may_be_sent_are_taken():
-    whole = bytes(max_stack_bytes(6))
-    (merge,) = three().hang("b").show("abc", packed=whole).of(MergeStacks)
-    assert merge.stacks == dict.fromkeys(range(6), whole)
+    content = bytes(max_stack_bytes(6))
+    (merge,) = three().hang("b").show("abc", packed=content).of(MergeStacks)
+    assert merge.stacks == dict.fromkeys(range(6), content)
     assert max_stack_bytes(160_000) == MAX_WORLD_BYTES // 160_000
 
 
@@ -307,9 +307,9 @@ def test_what_is_said_of_a_round_that_has_ended_is_not_acted_upon():
 
 
 def test_a_reconnected_member_is_asked_again_only_while_stacks_are_awaited():
-    again = {"base": LastWorld(1, 3, True, True), "processes": 2}
-    assert len(three().join("b", **again).asked("b")) == 0
-    assert len(hung().join("b", **again).asked("b")) == 1
+    join_fields = {"base": LastWorld(1, 3, True, True), "processes": 2}
+    assert len(three().join("b", **join_fields).asked("b")) == 0
+    assert len(hung().join("b", **join_fields).asked("b")) == 1
     story = three().join("d", processes=2).hang("b").join("d", base=LastWorld(1, 3, False), processes=2)
     assert not story.asked("d")
 

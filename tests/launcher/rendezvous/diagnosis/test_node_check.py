@@ -116,9 +116,9 @@ def test_who_is_left_out_and_the_others_train(faults, reason):
 )
 def test_each_node_is_told_what_was_found_of_it(nnodes, faults, found):
     story = Checked(nnodes, **faults).join(*"abcd"[: int(nnodes[-1])]).measure_all()
-    told = {name: story.last(name, Judged) for name in found}
-    assert {name: each and each.result.value for name, each in told.items()} == found
-    for each in filter(None, told.values()):
+    judged_by_name = {name: story.last(name, Judged) for name in found}
+    assert {name: each and each.result.value for name, each in judged_by_name.items()} == found
+    for each in filter(None, judged_by_name.values()):
         assert (each.round, each.by, each.run, each.members) == (1, "a", "job", int(nnodes[-1]))
         assert (each.cause == "") is (each.result.value == "fine")
 
@@ -310,18 +310,18 @@ def test_orders_are_numbered_in_sequence_and_apart_for_each_coordinator():
             story.state, job=replace(story.state.job, member=replace(story.state.job.member, id=coordinator))
         )
         story.join(*"abcd").measure_all()
-        return sorted({each.number for told in story.told.values() for each in told if isinstance(each, Probe)})
+        return sorted({each.number for messages in story.told.values() for each in messages if isinstance(each, Probe)})
 
     one, other = orders("a/0"), orders("c/0")
     assert one == [one[0], one[0] + 1]
     assert one[0] != other[0]
 
 
-@pytest.mark.parametrize(("nnodes", "broken", "told"), [("2", "", 1), ("1:2", "b", 0)], ids=["two", "one alone"])
-def test_how_fast_they_are_together_is_measured_of_two_or_more(nnodes, broken, told):
+@pytest.mark.parametrize(("nnodes", "broken", "speeds"), [("2", "", 1), ("1:2", "b", 0)], ids=["two", "one alone"])
+def test_how_fast_they_are_together_is_measured_of_two_or_more(nnodes, broken, speeds):
     story = Checked(nnodes, together=True, broken=broken).join(*"ab").measure_all()
-    assert len(story.events("network_speed")) == told
-    assert story.world == ("ab" if told else "a")
+    assert len(story.events("network_speed")) == speeds
+    assert story.world == ("ab" if speeds else "a")
 
 
 def test_the_end_of_a_check_waits_for_answers_as_long_as_a_round_may_take():
@@ -355,9 +355,9 @@ def speed(answers, processes=1):
     story = Checked("2", together=True).join("a", processes=processes).join("b", processes=processes + 1).measure()
     for name, (took_s, bytes_, fault) in zip("ab", answers, strict=True):
         story.say(name, Probed(story.state.checking.number, 7, 1.0, took_s, "", fault, bytes_))
-    ((_, told),) = story.events("network_speed")
+    ((_, fields),) = story.events("network_speed")
     assert story.world == "ab"
-    return told
+    return fields
 
 
 def test_the_speed_of_all_is_the_slowest_bus_bandwidth_as_in_nccl_tests():

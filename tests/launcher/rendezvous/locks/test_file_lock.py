@@ -42,8 +42,8 @@ async def member(folder, run="bert", clock=None):
 
 async def take(arbiter, name="anna", **more):
     """Look and claim the next round, which is free."""
-    there = await arbiter.look()
-    ours = await arbiter.claim(record(next_round(there), name, **more), there)
+    view = await arbiter.look()
+    ours = await arbiter.claim(record(next_round(view), name, **more), view)
     assert ours is not None
     return ours
 
@@ -57,8 +57,8 @@ async def test_each_round_has_one_winner_of_many_at_once(folder):
     arbiters = {name: await member(folder) for name in names}
     winners = []
     for round_ in range(1, ROUNDS + 1):
-        looks = {name: await arbiters[name].look() for name in names}
-        claims = [arbiters[name].claim(record(round_, name), looks[name]) for name in names]
+        views = {name: await arbiters[name].look() for name in names}
+        claims = [arbiters[name].claim(record(round_, name), views[name]) for name in names]
         granted = [ours for ours in await asyncio.gather(*claims) if ours]
         assert len(granted) == 1
         assert (await arbiters["m0"].look()).record == granted[0].record
@@ -123,9 +123,9 @@ async def test_a_holder_is_quiet_once_its_file_stands_still(folder):
         assert (await bob.look()).unrenewed_s == 0
         clock.now_s += 10
     clock.now_s += 6
-    there = await bob.look()
-    assert may_claim(there, "bert", "bob").reason == ClaimReason.HOLDER_QUIET
-    assert (await bob.claim(record(2, "bob"), there)).unrenewed_s == 0
+    view = await bob.look()
+    assert may_claim(view, "bert", "bob").reason == ClaimReason.HOLDER_QUIET
+    assert (await bob.claim(record(2, "bob"), view)).unrenewed_s == 0
 
 
 async def test_times_of_files_mean_nothing(folder):
@@ -145,11 +145,11 @@ async def test_the_budget_outlives_every_member(folder):
     ours = await take(anna, budget=RestartBudget(2, 5, 100))
     refilled = replace(ours.record, budget=ours.record.budget.refill(200), totals='{"time_ns":[1]}')
     await anna.renew(replace(ours, record=refilled))
-    there = await (await member(folder)).look()  # all pods were started again
-    assert there.record.budget == RestartBudget(0, 5, 200)
-    assert there.record.totals == refilled.totals
+    view = await (await member(folder)).look()  # all pods were started again
+    assert view.record.budget == RestartBudget(0, 5, 200)
+    assert view.record.totals == refilled.totals
     bob = await member(folder)
-    claimed = await bob.claim(record(2, "bob", budget=RestartBudget()), there)
+    claimed = await bob.claim(record(2, "bob", budget=RestartBudget()), view)
     assert claimed.record.budget == RestartBudget(0, 5, 200)
     assert (await anna.look()).record == claimed.record
 
@@ -157,27 +157,27 @@ async def test_the_budget_outlives_every_member(folder):
 async def test_what_a_holder_told_of_the_budget_last_is_not_lost_to_an_old_look(folder):
     anna, bob = await member(folder), await member(folder)
     annas = await take(anna, budget=RestartBudget(0, 2, 100))
-    seen = await bob.look()
+    view = await bob.look()
     await anna.renew(replace(annas, record=replace(annas.record, budget=RestartBudget(1, 3, 100))))
-    assert (await bob.claim(record(2, "bob", budget=RestartBudget()), seen)).record.budget == RestartBudget(1, 3, 100)
+    assert (await bob.claim(record(2, "bob", budget=RestartBudget()), view)).record.budget == RestartBudget(1, 3, 100)
 
 
 async def test_another_run_in_the_same_folder_starts_after_the_last_round(folder):
     anna = await member(folder)
     annas = await take(anna)
     gpt = await member(folder, "gpt")
-    there = await gpt.look()
-    assert (there.record, there.newest_round) == (None, 1)
-    ours = await gpt.claim(record(next_round(there), "greta", run="gpt", budget=RestartBudget()), there)
+    view = await gpt.look()
+    assert (view.record, view.newest_round) == (None, 1)
+    ours = await gpt.claim(record(next_round(view), "greta", run="gpt", budget=RestartBudget()), view)
     assert (ours.record.round, ours.record.budget) == (2, RestartBudget())
     assert await anna.renew(annas) is None
 
 
 async def test_a_round_is_granted_once(folder):
     anna = await member(folder)
-    there = await take(anna)
+    view = await take(anna)
     with pytest.raises(StaleRound):
-        await anna.claim(record(1), there)
+        await anna.claim(record(1), view)
 
 
 async def test_old_rounds_and_what_was_left_over_go(folder):
@@ -236,16 +236,16 @@ async def test_a_round_that_cannot_be_read_is_told_and_waited_for_and_passed(fol
     await take(anna, budget=RestartBudget(1, 2, 100))
     plant(folder / "round-0000000002.json")
     with caplog.at_level(logging.WARNING):
-        there = await anna.look()
+        view = await anna.look()
         await anna.look()
     assert [each.message for each in caplog.records] == ["round_unreadable"]
     assert caplog.records[0].file == str(folder / "round-0000000002.json")
-    assert (there.record.round, there.record.coordinator, there.record.budget) == (2, "", RestartBudget(1, 2, 100))
-    assert may_claim(there, "bert", "anna").reason == ClaimReason.HOLDER_ALIVE
+    assert (view.record.round, view.record.coordinator, view.record.budget) == (2, "", RestartBudget(1, 2, 100))
+    assert may_claim(view, "bert", "anna").reason == ClaimReason.HOLDER_ALIVE
     clock.now_s += 16
-    there = await anna.look()
-    assert may_claim(there, "bert", "anna").reason == ClaimReason.HOLDER_QUIET
-    ours = await anna.claim(record(next_round(there)), there)
+    view = await anna.look()
+    assert may_claim(view, "bert", "anna").reason == ClaimReason.HOLDER_QUIET
+    ours = await anna.claim(record(next_round(view)), view)
     assert (ours.record.round, ours.record.budget) == (3, RestartBudget(1, 2, 100))
     assert (await anna.renew(ours)).record == ours.record
 
@@ -254,8 +254,8 @@ async def test_a_round_that_cannot_be_read_is_told_and_waited_for_and_passed(fol
 async def test_a_first_round_that_cannot_be_read_is_passed_too(folder, plant):
     anna = await member(folder)
     plant(folder / "round-0000000001.json")
-    there = await anna.look()
-    assert (there.record.round, there.record.coordinator, there.record.budget) == (1, "", RestartBudget())
+    view = await anna.look()
+    assert (view.record.round, view.record.coordinator, view.record.budget) == (1, "", RestartBudget())
     assert (await take(anna)).record.round == 2
 
 
@@ -298,11 +298,11 @@ async def test_a_folder_of_another_user_is_refused_by_name(folder):
     if os.geteuid() == 0:
         folder.mkdir()
         os.chown(folder, 12_345, 12_345)
-        said = "belongs to uid 12345, and we write as uid 0; run all workers as one user"
+        message = "belongs to uid 12345, and we write as uid 0; run all workers as one user"
     else:
         folder = Path("/usr")
-        said = f"Permission denied \\(as uid {os.geteuid()}\\)"
-    with pytest.raises(LockRefused, match=said) as refused:
+        message = f"Permission denied \\(as uid {os.geteuid()}\\)"
+    with pytest.raises(LockRefused, match=message) as refused:
         await FileLock.open(folder, "bert")
     assert str(folder) in str(refused.value)
 
@@ -334,13 +334,13 @@ async def test_a_link_whose_answer_was_lost_is_ours_all_the_same(folder, theirs)
             os.link(*names, **more)
         raise FileExistsError
 
-    here = SharedDir(folder, deaf)
+    shared = SharedDir(folder, deaf)
     folder.mkdir()
-    with here.open_folder() as at:
-        here.create_file(at, "private", b"ours")
+    with shared.open_folder() as at:
+        shared.create_file(at, "private", b"ours")
         if theirs:
-            here.create_file(at, "name", b"ours")
-        assert here.publish(at, "private", "name") is not theirs
+            shared.create_file(at, "name", b"ours")
+        assert shared.publish(at, "private", "name") is not theirs
 
 
 async def test_storage_that_goes_away_is_to_be_tried_again(folder):

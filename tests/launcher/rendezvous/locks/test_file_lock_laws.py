@@ -37,9 +37,9 @@ class Town:
         self.granted, self.holder = [], None
 
     async def look(self, name):
-        self.seen[name] = there = await self.arbiters[name].look()
-        assert there.newest_round == (self.granted[-1] if self.granted else 0)
-        assert (there.record.coordinator if there.record else None) == self.holder
+        self.seen[name] = view = await self.arbiters[name].look()
+        assert view.newest_round == (self.granted[-1] if self.granted else 0)
+        assert (view.record.coordinator if view.record else None) == self.holder
 
     async def claim(self, name):
         after = self.seen.get(name)
@@ -86,16 +86,16 @@ def test_a_crash_at_any_step_blocks_nobody_and_grants_nothing_twice(tmp_path):
 
     async def survive(folder):
         bob = FileLock(folder, "bert", call_s=PATIENCE_S)
-        there = await bob.look()
-        assert there.record is None or (there.record.coordinator, there.record.round) == ("anna", 1)
-        if there.record:
-            assert there.record.budget.total == 2
-        ours = await bob.claim(record(next_round(there), "bob"), there)
-        assert ours.record.round == next_round(there)
+        view = await bob.look()
+        assert view.record is None or (view.record.coordinator, view.record.round) == ("anna", 1)
+        if view.record:
+            assert view.record.budget.total == 2
+        ours = await bob.claim(record(next_round(view), "bob"), view)
+        assert ours.record.round == next_round(view)
         assert (await bob.renew(ours)).record == ours.record
         left = {file.name for file in folder.iterdir()}
         assert left <= {"round-0000000001.json", "round-0000000002.json", ours.token, f"holder-{ours.token[6:16]}"}
-        return there.record is not None
+        return view.record is not None
 
     claimed = [asyncio.run(survive(folder)) for folder in folders]
     assert {False, True} == set(claimed)

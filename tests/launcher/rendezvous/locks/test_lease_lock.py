@@ -53,8 +53,8 @@ def member(client, job, run="bert", **more):
 
 async def take(arbiter, name="anna", **more):
     """Look and claim the next round, which is free."""
-    there = await arbiter.look()
-    ours = await arbiter.claim(record(next_round(there), name, **more), there)
+    view = await arbiter.look()
+    ours = await arbiter.claim(record(next_round(view), name, **more), view)
     assert ours is not None
     return ours
 
@@ -68,14 +68,14 @@ async def test_each_round_has_one_winner_and_kubectl_sees_who(client, job):
     arbiters = {name: member(client, job) for name in names}
     holders = []
     for round_ in range(1, 7):  # the first one makes the Lease
-        looks = {name: await arbiters[name].look() for name in names}
-        claims = [arbiters[name].claim(record(round_, name), looks[name]) for name in names]
+        views = {name: await arbiters[name].look() for name in names}
+        claims = [arbiters[name].claim(record(round_, name), views[name]) for name in names]
         (ours,) = [granted for granted in await asyncio.gather(*claims) if granted]
         holders.append(ours.record.coordinator)
-        there = await shown(client, job)
-        assert there["spec"]["holderIdentity"] == holders[-1]
-        assert there["spec"]["leaseDurationSeconds"] == 15
-        assert there["spec"]["leaseTransitions"] == sum(a != b for a, b in pairwise(holders))
+        lease = await shown(client, job)
+        assert lease["spec"]["holderIdentity"] == holders[-1]
+        assert lease["spec"]["leaseDurationSeconds"] == 15
+        assert lease["spec"]["leaseTransitions"] == sum(a != b for a, b in pairwise(holders))
         assert (await arbiters["anna"].look()).record == ours.record
 
 
@@ -106,21 +106,21 @@ async def test_who_lost_its_round_is_told_at_its_next_renewal(client, job):
 async def test_a_renewal_under_way_does_not_cost_its_holder_the_next_round(client, job):
     anna, bob = member(client, job), member(client, job)
     ours = await take(anna)
-    seen = await bob.look()
-    told = replace(ours, record=replace(ours.record, budget=RestartBudget(1, 9, 100)))
-    _, second = await asyncio.gather(anna.renew(told), anna.claim(record(2), ours))
+    view = await bob.look()
+    old_view = replace(ours, record=replace(ours.record, budget=RestartBudget(1, 9, 100)))
+    _, second = await asyncio.gather(anna.renew(old_view), anna.claim(record(2), ours))
     assert (second.record.round, second.record.budget) == (2, RestartBudget(1, 9, 100))
     assert await anna.renew(ours) is None
     assert (await anna.renew(second)).record == second.record
-    assert await bob.claim(record(3, "bob"), seen) is None
+    assert await bob.claim(record(3, "bob"), view) is None
 
 
 async def test_a_holder_that_has_renewed_after_all_keeps_its_round(client, job):
     anna, bob = member(client, job), member(client, job)
     ours = await take(anna)
-    seen = await bob.look()
+    view = await bob.look()
     ours = await anna.renew(ours)
-    assert await bob.claim(record(2, "bob"), seen) is None
+    assert await bob.claim(record(2, "bob"), view) is None
     assert (await anna.renew(ours)).record == ours.record
 
 
@@ -147,9 +147,9 @@ async def test_a_holder_is_quiet_by_our_own_clock_whatever_the_others_tell(clien
         bobs.now_s += 10
         assert (await bob.look()).unrenewed_s == 10
     bobs.now_s += 6
-    there = await bob.look()
-    assert may_claim(there, "bert", "bob").reason == ClaimReason.HOLDER_QUIET
-    assert (await bob.claim(record(2, "bob"), there)).unrenewed_s == 0
+    view = await bob.look()
+    assert may_claim(view, "bert", "bob").reason == ClaimReason.HOLDER_QUIET
+    assert (await bob.claim(record(2, "bob"), view)).unrenewed_s == 0
 
 
 async def test_the_budget_outlives_every_member_and_ends_with_the_run(client, job):
@@ -161,9 +161,9 @@ async def test_the_budget_outlives_every_member_and_ends_with_the_run(client, jo
     assert (await bob.look()).record.totals == newer.totals
     assert (await take(bob, "bob", budget=RestartBudget())).record.budget == RestartBudget(0, 5, 200)
     greta = member(client, job, run="gpt")
-    there = await greta.look()
-    assert (there.record, there.newest_round) == (None, 2)
-    ours = await greta.claim(record(next_round(there), "greta", run="gpt", budget=RestartBudget()), there)
+    view = await greta.look()
+    assert (view.record, view.newest_round) == (None, 2)
+    ours = await greta.claim(record(next_round(view), "greta", run="gpt", budget=RestartBudget()), view)
     assert (ours.record.round, ours.record.budget) == (3, RestartBudget())
 
 
@@ -185,9 +185,9 @@ class Deaf:
 async def test_a_write_whose_answer_was_lost_is_found_to_be_ours(client, job):
     deaf, anna = member(Deaf(client), job), member(client, job)
     for round_ in (1, 2):  # created, then patched
-        there = await deaf.look()
+        view = await deaf.look()
         with pytest.raises(LockUnreachable, match="the answer broke off"):
-            await deaf.claim(record(round_), there)
+            await deaf.claim(record(round_), view)
         assert may_claim(await deaf.look(), "bert", "anna").reason == ClaimReason.MINE
     ours = await take(anna)
     with pytest.raises(LockUnreachable):

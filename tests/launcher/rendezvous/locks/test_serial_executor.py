@@ -16,12 +16,12 @@ PATIENCE_S = 30
 
 async def test_the_loop_goes_on_and_the_answer_comes():
     released = threading.Event()
-    asked = asyncio.create_task(SerialExecutor(PATIENCE_S).call(lambda: released.wait(PATIENCE_S)))
+    call = asyncio.create_task(SerialExecutor(PATIENCE_S).call(lambda: released.wait(PATIENCE_S)))
     for _ in range(10):
         await asyncio.sleep(0)
-    assert not asked.done()
+    assert not call.done()
     released.set()
-    assert await asked
+    assert await call
 
 
 async def test_what_it_raises_comes_through():
@@ -48,13 +48,13 @@ async def test_a_call_that_hangs_is_given_up_and_the_next_waits_for_its_end():
 async def test_calls_at_once_are_done_one_after_another():
     running = []
 
-    def alone():
+    def run_once():
         running.append(len(running) + 1)
         time.sleep(0.001)  # long enough for another to be seen
         return running.pop()
 
     aside = SerialExecutor(PATIENCE_S)
-    assert await asyncio.gather(*(aside.call(alone) for _ in range(20))) == [1] * 20
+    assert await asyncio.gather(*(aside.call(run_once) for _ in range(20))) == [1] * 20
 
 
 async def test_a_process_ends_although_a_call_hangs():

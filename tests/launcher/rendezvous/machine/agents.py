@@ -269,7 +269,7 @@ class Agent:
             self.fence_s = None
             if self.link is None:
                 self.fence()
-        for conn, until_s in [held for held in self.held_at_endpoint if held[1] <= now_s]:
+        for conn, until_s in [connection for connection in self.held_at_endpoint if connection[1] <= now_s]:
             self.held_at_endpoint.remove((conn, until_s))
             self.send_on(conn)
         if self.leaving is not None and (self.lead is None or now_s >= self.leaving[1]):
@@ -347,7 +347,7 @@ class Agent:
 
     def leads(self):
         """launcher/rendezvous/transport/leadership.py, lead()."""
-        network, seek, held, granted, budget, more = self.network, self.seek, None, None, self.budget, {}
+        network, seek, lock_view, granted, budget, more = self.network, self.seek, None, None, self.budget, {}
         if self.lead is None:
             if network.mode == "only" and seek.base.round:
                 self.stop()
@@ -357,8 +357,8 @@ class Agent:
                 if not network.path(self.name, "arbiter"):
                     self.seek, self.next_try_s = next_lap(seek), network.now_s + 0.5
                     return
-                held = self.looks()
-                if (record := held.record) is not None:
+                lock_view = self.looks()
+                if (record := lock_view.record) is not None:
                     holder = (record.address, record.port)
                     dead = (
                         self.here == holder
@@ -367,15 +367,15 @@ class Agent:
                     )
                     ours = seek.base.inside and seek.base.round >= record.round
                     hold_s = arbiter.HOLD_S if ours else network.stranger_s
-                    if not arbiter.may_claim(held, "job", self.id, dead=dead, hold_s=hold_s).allowed:
+                    if not arbiter.may_claim(lock_view, "job", self.id, dead=dead, hold_s=hold_s).allowed:
                         self.seek = record_other_holder(seek, holder if holder != self.here else None)
                         self.next_try_s = network.now_s + 0.1
                         return
                     budget = budget.newer_of(record.budget)
-                    more = self.fences(held, dead)
-                granted = arbiter.next_round(held, seek.base.round)
-                held = network.register.claim(RoundRecord("job", granted, self.id, *self.here, budget), held)
-            self.lead = Leads(self, self.first_state(granted, budget, more), held)
+                    more = self.fences(lock_view, dead)
+                granted = arbiter.next_round(lock_view, seek.base.round)
+                lock_view = network.register.claim(RoundRecord("job", granted, self.id, *self.here, budget), lock_view)
+            self.lead = Leads(self, self.first_state(granted, budget, more), lock_view)
             network.tell(self.id, f"leads, granted {granted}, base {seek.base}")
             waiting, self.held_at_endpoint = self.held_at_endpoint, []
             for conn, _ in waiting:
@@ -395,19 +395,21 @@ class Agent:
             )
         )
 
-    def fences(self, held, dead):
+    def fences(self, lock_view, dead):
         """Until when whoever held the record may train on without us."""
-        record, network = held.record, self.network
+        record, network = lock_view.record, self.network
         if record.coordinator == self.id:
             return {}
-        left_s = 0.0 if dead else max(network.fence_s - held.unrenewed_s, 0.0) + RENEW_S
+        left_s = 0.0 if dead else max(network.fence_s - lock_view.unrenewed_s, 0.0) + RENEW_S
         return {"granted_before": record.round, "old_world_until_s": network.now_s + left_s + 15.0}
 
     def looks(self):
         """The record, and for how long we have seen nothing new of it."""
-        held, now_s = self.network.register.look(), self.network.now_s
-        self.sighting = (self.sighting or arbiter.HolderObservation(held.token, now_s)).observe(held.token, now_s)
-        return replace(held, unrenewed_s=now_s - self.sighting.since_s)
+        lock_view, now_s = self.network.register.look(), self.network.now_s
+        self.sighting = (self.sighting or arbiter.HolderObservation(lock_view.token, now_s)).observe(
+            lock_view.token, now_s
+        )
+        return replace(lock_view, unrenewed_s=now_s - self.sighting.since_s)
 
     # The door: launcher/rendezvous/transport/listener.py.
 
@@ -423,7 +425,7 @@ class Agent:
             else:
                 self.held_at_endpoint.append((conn, self.network.now_s + HOLD_S))
         else:
-            self.held_at_endpoint = [held for held in self.held_at_endpoint if held[0] is not conn]
+            self.held_at_endpoint = [connection for connection in self.held_at_endpoint if connection[0] is not conn]
 
     def send_on(self, conn):
         to = self.link.endpoint if self.link is not None and self.link.endpoint is not self else None

@@ -52,8 +52,8 @@ class Leads:
         self.first.setdefault(conn.member.id, Successor(conn.member.id, *conn.member.here))
         first = tuple(self.first.values())
         conn.say("down", self.network.now_s, Welcome(b"", self.state.job.member.id, BEAT_S, SILENCE_S, first))
-        brought = join.elastic_spec, join.base, join.budget, join.worker_count
-        self.inbox.append(Joined(join.member, *brought, importing_s=join.importing_s))
+        arguments = join.elastic_spec, join.base, join.budget, join.worker_count
+        self.inbox.append(Joined(join.member, *arguments, importing_s=join.importing_s))
 
     def reads(self, conn, message):
         id_ = conn.member.id
@@ -134,8 +134,8 @@ class Leads:
         if not within or not self.network.path(self.agent.name, "arbiter"):
             self.inbox.append(Unanswered(record.round, "out of reach"))
             return
-        held = self.held or self.network.register.look()
-        won = self.network.register.claim(record, held)
+        lock_view = self.held or self.network.register.look()
+        won = self.network.register.claim(record, lock_view)
         if lost_answer:
             self.inbox.append(Unanswered(record.round, "the answer was lost"))
         elif won is not None:
@@ -184,8 +184,8 @@ class Leads:
                 self.inbox.append(GrantExpired())
             return
         mine = replace(self.held, record=replace(self.held.record, budget=self.state.budget))
-        held = self.network.register.renew(mine)
-        if held is not None:
-            self.held, self.renewed_s = held, self.network.now_s
+        lock_view = self.network.register.renew(mine)
+        if lock_view is not None:
+            self.held, self.renewed_s = lock_view, self.network.now_s
         elif (record := self.network.register.record) is not None and record.coordinator != self.agent.id:
             self.inbox.append(Denied(record))

@@ -166,9 +166,9 @@ class Network:
                 if agent.alive and not agent.paused:
                     agent.timers()
 
-    def formed(self, world, made):
+    def formed(self, world, agent):
         """A coordinator tells somebody about a world: it is as it was, and as large as the job allows."""
-        seats = frozenset(made.assignments)
+        seats = frozenset(agent.assignments)
         assert self.worlds.setdefault(world, seats) == seats, f"{world} has changed"
         size = len(seats)
         assert self.terms.world_size(size) == size, f"{world} has {size}"

@@ -98,10 +98,10 @@ class Nodes:
         """How long the collective of these takes, None if it fails."""
         hosts = [agent.member.host for agent in agents]
         pairs = [(one, other) for one in agents for other in agents if one is not other]
-        here = all(a.alive and not a.paused and a.probe and a.probe[0].number == number for a in agents)
+        all_ready = all(a.alive and not a.paused and a.probe and a.probe[0].number == number for a in agents)
         paths = all(self.network.path(one.name, other.name) for one, other in pairs)
         links = any(frozenset((one.member.host, other.member.host)) in self.links for one, other in pairs)
-        if not here or not paths or links or any(self.faults.get(host) == "dead" for host in hosts):
+        if not all_ready or not paths or links or any(self.faults.get(host) == "dead" for host in hosts):
             return None
         return 3.0 if any(self.faults.get(host) == "drags" for host in hosts) else 1.0
 
@@ -192,8 +192,8 @@ class Nodes:
         """Give those by whom a world may grow: nobody that was left out here within the hour."""
         before = self.watches[lead].before if lead in self.watches else {}
         limit_s = self.network.now_s - EXCLUSION_S  # an end of a link may come at once when the other has gone
-        kept = {host for host, (at_s, why) in before.items() if at_s > limit_s and why is not Reason.LINK_FAULTY}
-        return [id_ for id_ in ready if self.network.agents[id_].member.host not in kept]
+        hosts = {host for host, (at_s, why) in before.items() if at_s > limit_s and why is not Reason.LINK_FAULTY}
+        return [id_ for id_ in ready if self.network.agents[id_].member.host not in hosts]
 
     def saga(self, what):
         known = f"faults {self.faults}, links {[sorted(link) for link in self.links]}, trouble {self.trouble}"

@@ -52,11 +52,11 @@ class Checked(Machine):
         """A kubelet starts who has left with 138: in the same place."""
         number = agent.member.index
         self.incarnations[number] += 1
-        again = Agent(self.network, number, self.incarnations[number], 0.0, PATIENCE_S, agent.member.host)
-        again.here = agent.here
-        again.member = replace(again.member, address=agent.here[0])
-        self.network.add(again)
-        self.network.tell(again.id, "is started again in the same place")
+        newcomer = Agent(self.network, number, self.incarnations[number], 0.0, PATIENCE_S, agent.member.host)
+        newcomer.here = agent.here
+        newcomer.member = replace(newcomer.member, address=agent.here[0])
+        self.network.add(newcomer)
+        self.network.tell(newcomer.id, "is started again in the same place")
 
     @rule(who=WHO, imports=IMPORTS)
     def one_is_started_elsewhere(self, who, imports):
@@ -82,8 +82,8 @@ class Checked(Machine):
     @precondition(lambda self: hasattr(self, "network") and self.checking())
     @rule(which=st.integers(0, 5), host=st.booleans())
     def one_dies_in_mid_check(self, which, host):
-        there = self.checking()
-        agent = there[which % len(there)]
+        agents = self.checking()
+        agent = agents[which % len(agents)]
         agent.dies(host)
         self.network.tell(agent.id, f"dies in mid-check, host {host}")
 
@@ -91,8 +91,8 @@ class Checked(Machine):
     @rule(which=st.integers(0, 5))
     def a_connection_stalls_in_mid_check(self, which):
         """Its member gives it up before the coordinator does, or after: what was on its way is lost."""
-        there = self.checking()
-        agent = there[which % len(there)]
+        agents = self.checking()
+        agent = agents[which % len(agents)]
         if agent.link is not None and not agent.paused:
             agent.link.stalls()
             agent.lost(Reason.MEMBER_SILENT)

@@ -169,13 +169,13 @@ class Machine(RuleBasedStateMachine):
 
     def everybody_is_done(self, world, living, saga):
         """All say that they have succeeded: then all are told that the job is done, spares that are there too."""
-        there = [agent for agent in living if agent.link is not None and agent.link.endpoint.id == world[0]]
-        if any(agent.lead is not None and agent.lead.state.phase is not Phase.TRAINING for agent in there):
+        connected = [agent for agent in living if agent.link is not None and agent.link.endpoint.id == world[0]]
+        if any(agent.lead is not None and agent.lead.state.phase is not Phase.TRAINING for agent in connected):
             return  # it is to grow or to shrink: not all of them may finish
         for id_ in self.network.worlds[world]:
             self.network.agents[id_].processes_end(well=True)
         self.network.tick(20.0)
-        exits = {agent.id: agent.exit for agent in there}
+        exits = {agent.id: agent.exit for agent in connected}
         assert set(exits.values()) == {0}, f"{saga}\nexits {exits}"
 
     def settled(self):
@@ -228,11 +228,11 @@ class Majority(Machine):
         """True if more than half of a newest world's places are taken, one by a member that has kept it."""
         for (_, _, round_), seats in self.network.worlds.items():
             names = {self.network.agents[id_].name for id_ in seats}
-            there = [
+            returning = [
                 agent for agent in living if agent.name in names and (agent.base.round != newest or agent.base.inside)
             ]
-            kept = [agent for agent in there if agent.base.round == newest and agent.id in seats]
-            if round_ == newest and kept and 2 * len(there) > len(seats):
+            members_left = [agent for agent in returning if agent.base.round == newest and agent.id in seats]
+            if round_ == newest and members_left and 2 * len(returning) > len(seats):
                 return True
         return False
 
@@ -249,11 +249,11 @@ class Only(Majority):
 
 def case(machine, examples, **more):
     """The machine as a test case."""
-    made = machine.TestCase
-    made.settings = settings(
+    test_case = machine.TestCase
+    test_case.settings = settings(
         max_examples=examples, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck), **more
     )
-    return made
+    return test_case
 
 
 class Arbiter(Machine):

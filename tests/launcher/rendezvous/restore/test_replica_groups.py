@@ -27,37 +27,39 @@ def test_buddies(names, of_a):
     assert names_of(found["a/0"]) == of_a
     assert {replica_group.first.name for replica_group in found.values()} == {"a"}
     assert {replica_group.size for replica_group in found.values()} == {len(names)}
-    kept = [endpoint.id for replica_group in found.values() for endpoint in replica_group.replica_holders[0]]
-    assert sorted(kept) == sorted(found), "each keeps as many as it gives"
+    owners = [endpoint.id for replica_group in found.values() for endpoint in replica_group.replica_holders[0]]
+    assert sorted(owners) == sorted(found), "each keeps as many as it gives"
 
 
 def test_copies_stand_under_another_switch():
     under = {"a": ("x",), "b": ("x",), "c": ("y",), "d": ("y",)}
-    there = World.of(1, tuple(member(name, daemon_port=7, path=path) for name, path in under.items()))
-    for id_, replica_group in replica_groups(there)[0].items():
+    world = World.of(1, tuple(member(name, daemon_port=7, path=path) for name, path in under.items()))
+    for id_, replica_group in replica_groups(world)[0].items():
         assert under[replica_group.replica_holders[0][0].name] != under[id_[0]]
 
 
-@pytest.mark.parametrize("there", [
+@pytest.mark.parametrize("world_of_test", [
     pytest.param(world("a"), id="who is alone has no replica holder"),
     pytest.param(World.of(1, (member("a", daemon_port=7), member("b"))), id="a daemon that others cannot reach"),
     pytest.param(World(1), id="nobody"),
 ])  # fmt: skip
-def test_no_circle(there):
-    assert replica_groups(there) == ({}, ())
+def test_no_circle(world_of_test):
+    assert replica_groups(world_of_test) == ({}, ())
 
 
 def test_a_replacement_keeps_for_whom_its_forerunner_kept():
     """Ids are new; no other copy moves. Sorted anew, some would."""
     paths = {name: ("s", f"h{at // 2}") for at, name in enumerate("abcdef")}
 
-    def there(names):
+    def world_of(names):
         return World.of(1, tuple(member(name, daemon_port=7, path=paths.get(name, ("s", "h1"))) for name in names))
 
-    _, rings = replica_groups(there("abcdef"))
-    found, after = replica_groups(there("abxdef"), rings)
-    renamed = {id_.replace("c/", "x/"): [each.replace("c/", "x/") for each in kept] for id_, kept in rings[0].items()}
-    assert {id_: [*kept] for id_, kept in after[0].items()} == renamed
+    _, rings = replica_groups(world_of("abcdef"))
+    found, after = replica_groups(world_of("abxdef"), rings)
+    renamed = {
+        id_.replace("c/", "x/"): [each.replace("c/", "x/") for each in holders] for id_, holders in rings[0].items()
+    }
+    assert {id_: [*holders] for id_, holders in after[0].items()} == renamed
     assert {
         id_: [endpoint.id for endpoint in replica_group.replica_holders[0]] for id_, replica_group in found.items()
     } == renamed

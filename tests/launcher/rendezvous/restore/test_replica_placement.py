@@ -32,7 +32,7 @@ few = st.integers(0, 4)
 
 
 @pytest.mark.parametrize(
-    ("members", "replicas", "kept"),
+    ("members", "replicas", "holders"),
     [
         pytest.param([], 1, {}, id="nobody"),
         pytest.param(at("s/a"), 1, {"m0": ()}, id="one alone keeps nobody's, not even its own"),
@@ -63,15 +63,15 @@ few = st.integers(0, 4)
         pytest.param(at("a", "b"), 9, {"m0": ("m1",), "m1": ("m0",)}, id="no more replicas than there are others"),
     ],
 )  # fmt: skip
-def test_who_keeps_what(members, replicas, kept):
-    assert replica_holders(members, replicas) == kept
+def test_who_keeps_what(members, replicas, holders):
+    assert replica_holders(members, replicas) == holders
 
 
 def test_a_majority_under_one_switch_leaves_nobody_overloaded():
     """Three of four are under a: one of them reaches b, the others at least another member. Memory is the bound."""
-    kept = replica_holders(at("s/a", "s/a", "s/a", "s/b"), 1)
-    assert Counter(other for others in kept.values() for other in others) == {"m0": 1, "m1": 1, "m2": 1, "m3": 1}
-    assert lost_shards(kept, dict(at("s/a", "s/a", "s/a", "s/b"))) == {split("s/a"): 2, split("s"): 4}
+    holders = replica_holders(at("s/a", "s/a", "s/a", "s/b"), 1)
+    assert Counter(other for others in holders.values() for other in others) == {"m0": 1, "m1": 1, "m2": 1, "m3": 1}
+    assert lost_shards(holders, dict(at("s/a", "s/a", "s/a", "s/b"))) == {split("s/a"): 2, split("s"): 4}
 
 
 def test_an_id_told_twice_is_refused():
@@ -81,13 +81,13 @@ def test_an_id_told_twice_is_refused():
 
 @given(worlds(), few)
 def test_never_oneself_nobody_twice_and_each_keeps_as_many_as_it_gives(members, replicas):
-    kept = replica_holders(members, replicas)
-    assert {*kept} == {id_ for id_, _ in members}
+    holders = replica_holders(members, replicas)
+    assert {*holders} == {id_ for id_, _ in members}
     each = min(replicas, max(len(members) - 1, 0))
-    assert all(len(others) == len({*others} - {id_}) == each for id_, others in kept.items())
-    load = Counter(other for others in kept.values() for other in others)
-    assert {load[id_] for id_ in kept} <= {each}
-    assert replica_holders(list(members), replicas) == kept
+    assert all(len(others) == len({*others} - {id_}) == each for id_, others in holders.items())
+    load = Counter(other for others in holders.values() for other in others)
+    assert {load[id_] for id_ in holders} <= {each}
+    assert replica_holders(list(members), replicas) == holders
 
 
 def domains(members):
@@ -101,35 +101,35 @@ def under(domain, path):
 @given(worlds(), st.integers(1, 4))
 def test_whatever_switch_is_lost_no_even_load_loses_fewer_shards(members, replicas):
     """The g members under one switch can keep `replicas` shards on each of the others; the rest is lost with it."""
-    kept, path_of = replica_holders(members, replicas), dict(members)
+    holders, path_of = replica_holders(members, replicas), dict(members)
     each = min(replicas, max(len(members) - 1, 0))
     for domain in domains(members):
-        gone = {id_ for id_, path in members if under(domain, path)}
-        without = [id_ for id_ in kept if {id_, *kept[id_]} <= gone]
-        assert len(without) == max(0, len(gone) - each * (len(members) - len(gone)))
-        assert lost_shards(kept, path_of)[domain] == len(without)
+        lost_members = {id_ for id_, path in members if under(domain, path)}
+        without = [id_ for id_ in holders if {id_, *holders[id_]} <= lost_members]
+        assert len(without) == max(0, len(lost_members) - each * (len(members) - len(lost_members)))
+        assert lost_shards(holders, path_of)[domain] == len(without)
 
 
 @given(worlds(minimum=2), st.integers(1, 4))
 def test_one_buddy_at_least_is_under_another_switch_whenever_that_can_be(members, replicas):
     """At every tier: where those under a switch are no more than the others can keep for them."""
-    kept, path_of = replica_holders(members, replicas), dict(members)
+    holders, path_of = replica_holders(members, replicas), dict(members)
     each = min(replicas, len(members) - 1)
     for id_, path in members:
         for depth in range(1, len(path) + 1):
             gpus_total = sum(under(path[:depth], other) for _, other in members)
             if gpus_total <= each * (len(members) - gpus_total):
-                assert not under(path[:depth], path_of[kept[id_][0]])
+                assert not under(path[:depth], path_of[holders[id_][0]])
 
 
 @given(worlds(minimum=1), st.integers(1, 4))
 def test_no_two_copies_are_under_a_switch_that_has_its_share_or_less(members, replicas):
-    kept, path_of = replica_holders(members, replicas), dict(members)
+    holders, path_of = replica_holders(members, replicas), dict(members)
     copies = min(replicas, len(members) - 1) + 1
     for domain in domains(members):
         if sum(under(domain, path) for _, path in members) * copies <= len(members) - (len(members) % copies):
             assert all(
-                sum(under(domain, path_of[each]) for each in (id_, *others)) <= 1 for id_, others in kept.items()
+                sum(under(domain, path_of[each]) for each in (id_, *others)) <= 1 for id_, others in holders.items()
             )
 
 
@@ -141,8 +141,8 @@ def test_the_farthest_comes_first(members, replicas):
         return sum(1 for depth in range(1, min(len(one), len(other)) + 1) if one[:depth] == other[:depth])
 
     for id_, others in replica_holders(members, replicas).items():
-        near = [shared(path_of[id_], path_of[other]) for other in others]
-        assert near == sorted(near)
+        shared_switches = [shared(path_of[id_], path_of[other]) for other in others]
+        assert shared_switches == sorted(shared_switches)
 
 
 @given(worlds(minimum=1), few, st.data())
@@ -154,15 +154,15 @@ def test_one_replaced_in_its_place_changes_only_its_own_partners(members, replic
     assert renamed(before, was) == after
 
 
-def renamed(kept, gone):
+def renamed(holders, old_id):
     """Put "new" in the place of one that is gone."""
-    to = {gone: "new"}
-    return {to.get(id_, id_): tuple(to.get(other, other) for other in others) for id_, others in kept.items()}
+    to = {old_id: "new"}
+    return {to.get(id_, id_): tuple(to.get(other, other) for other in others) for id_, others in holders.items()}
 
 
-def changed(before, after, gone):
+def changed(before, after, old_id):
     """Give those that have other replica holders than before, if the new one counts as the old one."""
-    return [id_ for id_, others in renamed(before, gone).items() if {*after[id_]} != {*others}]
+    return [id_ for id_, others in renamed(before, old_id).items() if {*after[id_]} != {*others}]
 
 
 @given(worlds(minimum=2), st.integers(1, 3), st.data())
@@ -172,12 +172,12 @@ def test_one_replaced_elsewhere_too_unless_shards_would_be_less_safe(members, re
     was, _ = members[at_]
     before = replica_holders(members, replicas)
     now = data.draw(st.permutations([*members[:at_], ("new", path), *members[at_ + 1 :]]))
-    after, anew = replica_holders(now, replicas, before), replica_holders(now, replicas)
-    minimum = lost_shards(anew, dict(now))
+    after, new_holders = replica_holders(now, replicas, before), replica_holders(now, replicas)
+    minimum = lost_shards(new_holders, dict(now))
     assert lost_shards(after, dict(now)) == minimum
     if changed(before, after, was):
         assert lost_shards(renamed(before, was), dict(now)) != minimum
-        assert after == anew
+        assert after == new_holders
 
 
 def test_in_a_large_world_a_replacement_elsewhere_moves_nobody_else():
@@ -187,8 +187,8 @@ def test_in_a_large_world_a_replacement_elsewhere_moves_nobody_else():
     after = replica_holders(now, 2, before)
     assert changed(before, after, "m100") == []
     assert sum(after[id_] != before[id_] for id_ in after if id_ in before) == 2
-    anew = replica_holders(now, 2)
-    assert sum(anew[id_] != before[id_] for id_ in anew if id_ in before) > 100
+    new_holders = replica_holders(now, 2)
+    assert sum(new_holders[id_] != before[id_] for id_ in new_holders if id_ in before) > 100
 
 
 def test_a_world_of_another_size_is_planned_anew():

@@ -21,7 +21,7 @@ def sees(step, round_=1, target=A):
     return StoredStepReport(round_, target, step)
 
 
-@pytest.mark.parametrize(("seen", "named"), [
+@pytest.mark.parametrize(("stored_steps", "named"), [
     pytest.param([(A, 7), (A, 7)], (A, 7), id="all see the same"),
     pytest.param([(A, 5), (A, 7)], (A, 7), id="one sees it later than another: it is committed"),
     pytest.param([(A, -1), (A, -1)], (A, -1), id="nothing is there: nobody reads what comes now"),
@@ -29,9 +29,9 @@ def sees(step, round_=1, target=A):
     pytest.param([("", -1), ("", -1)], ("", -1), id="nobody knows one: each finds out for itself"),
     pytest.param([(A, 5), (B, 9)], (A, 5), id="of two folders that of the first counts"),
 ])  # fmt: skip
-def test_the_step_that_is_named(seen, named):
+def test_the_step_that_is_named(stored_steps, named):
     story = running("ab")
-    for member, (target, step) in zip("ab", seen, strict=True):
+    for member, (target, step) in zip("ab", stored_steps, strict=True):
         story.say(member, StoredStepReport(1, target, step))
     assert story.last("a") == story.last("b") == StoredStepReport(1, *named)
 
@@ -84,11 +84,11 @@ def test_a_word_of_an_older_round_is_no_word():
     assert (story.round, story.state.checkpoints.stored_step) == (2, None)
 
 
-def ended(story, held):
+def ended(story, held_steps):
     """All say that their processes have ended, and what their memory holds: these steps."""
-    for member, steps in held.items():
+    for member, steps in held_steps.items():
         first = ord(member) - ord("a")
-        story.say(member, Ready(story.round, 1, (), tuple(HeldStep(step, first, len(held), 1) for step in steps)))
+        story.say(member, Ready(story.round, 1, (), tuple(HeldStep(step, first, len(held_steps), 1) for step in steps)))
     return story
 
 
@@ -119,7 +119,9 @@ def test_where_somebody_is_lost_nobody_knows_what_all_held():
 
 
 @given(st.lists(st.none() | st.builds(StoredStepReport, st.just(3), st.sampled_from(["", A, B]), st.integers(-1, 5))))
-def test_what_is_named_somebody_sees(seen):
-    named = choose_stored(3, seen)
-    assert named == StoredStepReport(3) or named in seen
-    assert all(each.step <= named.step for each in seen if each is not None and each.target == named.target != "")
+def test_what_is_named_somebody_sees(stored_steps):
+    named = choose_stored(3, stored_steps)
+    assert named == StoredStepReport(3) or named in stored_steps
+    assert all(
+        each.step <= named.step for each in stored_steps if each is not None and each.target == named.target != ""
+    )

@@ -106,7 +106,7 @@ def relay(port, towards_caller):
 
 
 async def test_a_member_and_a_coordinator_that_know_the_token_talk():
-    async with listening() as (port, host, said):
+    async with listening() as (port, host, events):
         caller = Caller()
         client, answer = await caller.connect(port)
         assert isinstance(answer, Welcome)
@@ -114,7 +114,7 @@ async def test_a_member_and_a_coordinator_that_know_the_token_talk():
         assert await asyncio.wait_for(caller.heard.get(), PATIENCE_S) == Roster(7, (ME,))
         client.leave()
         await asyncio.wait_for(host.left.wait(), PATIENCE_S)
-        assert (host.heard_of, said) == ([GetRoster()], [])
+        assert (host.heard_of, events) == ([GetRoster()], [])
 
 
 FORGED = encode(Finish(0, Reason.REFUSED.value, "all is done"))
@@ -166,17 +166,17 @@ async def test_who_sits_at_the_address_without_the_token_gives_no_answer(word, c
 
 
 async def test_a_caller_with_another_token_is_told_nothing_that_counts():
-    async with listening() as (port, host, said):
+    async with listening() as (port, host, events):
         client, answer = await Caller(b"another token, as long").connect(port)
-        assert (client, said, host.heard_of) == (None, ["stranger_refused"], [])
+        assert (client, events, host.heard_of) == (None, ["stranger_refused"], [])
         assert isinstance(answer, NoAnswer)
 
 
 async def test_a_crowd_of_strangers_is_told_of_once():
-    async with listening() as (port, _, said):
+    async with listening() as (port, _, events):
         for _ in range(5):
             await Caller(b"another token, as long").connect(port)
-        assert said == ["stranger_refused"]
+        assert events == ["stranger_refused"]
 
 
 class Stranger:

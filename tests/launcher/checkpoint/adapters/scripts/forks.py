@@ -70,9 +70,9 @@ def _ends(code):
 
 
 def folder(home, name):
-    made = Path(home, name)
-    made.mkdir(parents=True, exist_ok=True)
-    return made
+    path = Path(home, name)
+    path.mkdir(parents=True, exist_ok=True)
+    return path
 
 
 def example(shown, word, **names):

@@ -28,11 +28,11 @@ def engine_of(stage):
         "train_micro_batch_size_per_gpu": 2, "zero_optimization": {"stage": stage}, "bf16": {"enabled": True},
         "zero_allow_untested_optimizer": True, "zero_force_ds_cpu_optimizer": False,
     }  # fmt: skip
-    made, *_ = deepspeed.initialize(
+    engine, *_ = deepspeed.initialize(
         model=model, optimizer=optimizer, config=config, dist_init_required=False,
         lr_scheduler=schedule if stage < 3 else None,
     )  # fmt: skip
-    return made
+    return engine
 
 
 def step(engine):

@@ -55,22 +55,26 @@ def given(name, last=LAST):
 def trainer(name, killed):
     model, arguments, data = given(name)
     watch = Watch(killed)
-    made = FlashCkptTrainer(model, arguments, train_dataset=data, callbacks=[watch], storage_steps=4)
-    watch.trainer = made
-    return made, watch
+    flash_trainer = FlashCkptTrainer(model, arguments, train_dataset=data, callbacks=[watch], storage_steps=4)
+    watch.trainer = flash_trainer
+    return flash_trainer, watch
 
 
 def trains(name, killed=0):
-    made, watch = trainer(name, killed)
-    made.train(resume_from_checkpoint=True)
-    made.flash.wait(60)
-    state = made.model.state_dict(), made.optimizer.state_dict(), made.lr_scheduler.state_dict()
+    flash_trainer, watch = trainer(name, killed)
+    flash_trainer.train(resume_from_checkpoint=True)
+    flash_trainer.flash.wait(60)
+    state = (
+        flash_trainer.model.state_dict(),
+        flash_trainer.optimizer.state_dict(),
+        flash_trainer.lr_scheduler.state_dict(),
+    )
     dice = torch.get_rng_state(), random.getstate(), np.random.get_state(legacy=False)
-    tied = made.model.lm_head.weight is made.model.transformer.wte.weight
-    steps = [each["step"] for each in made.state.log_history if "loss" in each]
+    tied = flash_trainer.model.lm_head.weight is flash_trainer.model.transformer.wte.weight
+    steps = [each["step"] for each in flash_trainer.state.log_history if "loss" in each]
     files = sorted(each.name for each in folder(HOME, name).iterdir())
     return {
-        "began": watch.began, "step": made.state.global_step, "state": digest(state), "dice": digest(dice),
+        "began": watch.began, "step": flash_trainer.state.global_step, "state": digest(state), "dice": digest(dice),
         "tied": tied, "logged": steps, "files": files,
     }  # fmt: skip
 
@@ -80,14 +84,14 @@ def page():
     os.environ[PROGRESS] = str(watched.paths[0])
     model, arguments, data = given("page", last=3)
     shown = run_by("tests/launcher/checkpoint/adapters/test_hugging_face.py::test_the_example_of_the_page_runs")
-    made = example(shown, "hf_trainer", model=model, arguments=arguments, data=data)["trainer"]
+    page_trainer = example(shown, "hf_trainer", model=model, arguments=arguments, data=data)["trainer"]
     trained = watched.progress()[0]
-    made.evaluate(data)
+    page_trainer.evaluate(data)
     evaluated = watched.progress()[0]
-    made.flash.wait(60)
+    page_trainer.flash.wait(60)
     files = sorted(each.name for each in folder(HOME, "page").iterdir())
-    told = {"turns": [trained.turns, evaluated.turns], "phase": evaluated.phase}
-    return {"step": made.state.global_step, "files": files, "watched": told}
+    report = {"turns": [trained.turns, evaluated.turns], "phase": evaluated.phase}
+    return {"step": page_trainer.state.global_step, "files": files, "watched": report}
 
 
 fork(HOME, "page", page)

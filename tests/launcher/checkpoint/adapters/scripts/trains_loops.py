@@ -52,7 +52,7 @@ def dies(name, wait):
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def told(name, began, step, state):
+def print_report(name, began, step, state):
     dice = torch.get_rng_state(), random.getstate(), np.random.get_state(legacy=False)
     files = sorted(each.name for each in folder(HOME, name).iterdir())
     return {"began": began, "step": step, "state": digest(state), "dice": digest(dice), "files": files}
@@ -85,8 +85,8 @@ def prepared(compiles=False):
 
 def accelerate(name, killed=0, last=LAST):
     own, (model, optimizer, schedule, loader) = prepared()
-    seen = Seen()
-    own.register_for_checkpointing(seen)
+    watcher = Seen()
+    own.register_for_checkpointing(watcher)
     flash = FlashState(own, folder(HOME, name))
     began = step = flash.load_state() or 0
     while step < last:
@@ -97,7 +97,7 @@ def accelerate(name, killed=0, last=LAST):
             optimizer.step()
             schedule.step()
             optimizer.zero_grad()
-            seen.sums += rows.sum(0) * step + random.random() + np.random.rand()
+            watcher.sums += rows.sum(0) * step + random.random() + np.random.rand()
             step += 1
             if step == killed:
                 dies(name, flash.wait)
@@ -105,8 +105,8 @@ def accelerate(name, killed=0, last=LAST):
             if step == last:
                 break
     flash.wait(60)
-    parts = model.state_dict(), optimizer.state_dict(), schedule.state_dict(), seen.sums
-    return told(name, began, step, parts)
+    parts = model.state_dict(), optimizer.state_dict(), schedule.state_dict(), watcher.sums
+    return print_report(name, began, step, parts)
 
 
 def other():
@@ -116,13 +116,13 @@ def other():
     plain.save_state(1)
     plain.wait(60)
     weights = digest(list(model.state_dict().values()))
-    again, (model, *_) = prepared()
+    second_accelerator, (model, *_) = prepared()
     model.load_state_dict({name: each + 1 for name, each in model.state_dict().items()})
-    FlashState(again, folder(HOME, "other")).load_state()
+    FlashState(second_accelerator, folder(HOME, "other")).load_state()
     found = digest(list(model.state_dict().values()))
-    again.register_for_checkpointing(Seen())
+    second_accelerator.register_for_checkpointing(Seen())
     try:
-        FlashState(again, folder(HOME, "other")).load_state()
+        FlashState(second_accelerator, folder(HOME, "other")).load_state()
     except Exception as error:
         return {"same": found == weights, "why": str(error)}
 
@@ -175,8 +175,8 @@ def fits(name, killed=0, last=LAST):
         trainer.optimizers[0].state_dict(),
         trainer.lr_scheduler_configs[0].scheduler._step_count,
     )
-    written = [str(each) for each in folder(HOME, f"{name}-root").rglob("*.ckpt")]
-    return told(name, kills.began, trainer.global_step, state) | {"written": written}
+    checkpoint_files = [str(each) for each in folder(HOME, f"{name}-root").rglob("*.ckpt")]
+    return print_report(name, kills.began, trainer.global_step, state) | {"written": checkpoint_files}
 
 
 def page(word):

@@ -59,11 +59,11 @@ def may_die(step):
 
 def tell(began, step, losses, state):
     dice = torch.get_rng_state(), random.getstate(), np.random.get_state(legacy=False)
-    told = {
+    report = {
         "rank": RANK, "began": began, "step": step, "losses": losses, "state": digest(state), "dice": digest(dice),
     }  # fmt: skip
     out = os.open(FOLDER / "log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    os.write(out, json.dumps(told).encode() + b"\n")
+    os.write(out, json.dumps(report).encode() + b"\n")
     os.close(out)
 
 
@@ -133,8 +133,8 @@ def sharded(version):
         extra_sd = {"step": step, "schedule": schedule.state_dict()}
         checkpoints.save_checkpoint(step, model, optimizer, extra_sd, storage_type=storage(step))
     checkpoints.wait_latest_checkpoint(60)
-    held = [*model.parameters(), *(each for of_one in optimizer.state.values() for each in of_one.values())]
-    local = [each.to_local() if isinstance(each, DTensor) else each for each in held]
+    tensors = [*model.parameters(), *(each for of_one in optimizer.state.values() for each in of_one.values())]
+    local = [each.to_local() if isinstance(each, DTensor) else each for each in tensors]
     tell(began, step, losses, (local, schedule.state_dict()))
     own.end_training()
 

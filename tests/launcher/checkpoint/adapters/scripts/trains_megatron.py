@@ -47,8 +47,8 @@ class Distributed:
         self.seen += len(state["param_groups"])
 
     def get_parameter_state_dp_reshardable(self):
-        held = [dict(each) for each in self.optimizer.state.values()]
-        return {"per_bucket_numel": [{torch.float32: [20]}], 0: {(torch.float32, torch.float32): [held]}}
+        states = [dict(each) for each in self.optimizer.state.values()]
+        return {"per_bucket_numel": [{torch.float32: [20]}], 0: {(torch.float32, torch.float32): [states]}}
 
     def load_parameter_state_from_dp_reshardable(self, state):
         (bucket,) = state[0][(torch.float32, torch.float32)]
@@ -108,8 +108,8 @@ def page():
     names = {"model": [model], "optimizer": torch.optim.Adam(model.parameters()), "opt_param_scheduler": schedule}
     shown = run_by("tests/launcher/checkpoint/adapters/test_megatron.py::test_the_example_of_the_page_runs")
     first = example(shown, "iteration, flops", train_step=lambda: None, last=2, **names)
-    again = example(shown, "iteration, flops", train_step=lambda: None, last=0, **names)
-    return {"first": (first["iteration"], first["flops"]), "again": (again["iteration"], again["flops"])}
+    second_page = example(shown, "iteration, flops", train_step=lambda: None, last=0, **names)
+    return {"first": (first["iteration"], first["flops"]), "again": (second_page["iteration"], second_page["flops"])}
 
 
 def refused(version):

@@ -51,6 +51,6 @@ trainer = FlashCkptTrainer(
 )  # fmt: skip
 trainer.train(resume_from_checkpoint=True)
 state = trainer.model.state_dict(), trainer.optimizer.state_dict(), trainer.lr_scheduler.state_dict()
-told = {"rank": RANK, "began": watch.began, "state": digest(state), "dice": digest(torch.get_rng_state())}
+report = {"rank": RANK, "began": watch.began, "state": digest(state), "dice": digest(torch.get_rng_state())}
 out = os.open(os.path.join(FOLDER, "log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-os.write(out, json.dumps(told).encode() + b"\n")
+os.write(out, json.dumps(report).encode() + b"\n")

@@ -66,12 +66,12 @@ def test_a_state_comes_back_from_storage_and_random_numbers_go_on(golden, make, 
 @pytest.mark.parametrize("name", [name for name in GOLDEN if name.startswith("dcp")])
 def test_a_state_of_two_ranks_comes_back_to_one(golden, environ, name):
     reader = FlashStorageReader(golden(name), environ=environ)
-    found, wanted = sharded(), sharded()
+    found, expected = sharded(), sharded()
     for tensor in (*found["model"].values(), found["optim"]["state"]["0"]["step"]):
         tensor.zero_()
     found["list"], found["optim"]["betas"] = [0.0, 1, ""], ()
     dcp.load(found, storage_reader=reader)
-    assert (reader.step, same(wanted, found)) == (STEP, True)
+    assert (reader.step, same(expected, found)) == (STEP, True)
     memories.close()
 
 
@@ -151,8 +151,8 @@ def test_today_the_same_bytes_are_written(today, name):
 @pytest.mark.parametrize("name", [name for name in GOLDEN if not name.startswith(("torch", "arena"))])
 def test_manifests_and_notes_are_read_and_written_the_same(name):
     for file in (FORMATS / name).rglob("*.json"):
-        again = (read, write) if file.name == "manifest.json" else (read_note, write_note)
-        assert again[1](again[0](file.read_bytes())) == file.read_bytes()
+        write_again = (read, write) if file.name == "manifest.json" else (read_note, write_note)
+        assert write_again[1](write_again[0](file.read_bytes())) == file.read_bytes()
 
 
 def newer(text):
@@ -211,13 +211,13 @@ def test_what_a_newer_format_has_saved_of_an_old_step_is_not_swept(golden):
     store = PosixStore(golden("storage-1"))
     step = store.path / f"step-{STEP:010}"
     _, shard, note = (step / name for name in FILES)
-    again = shutil.copy(shard, step / "rank-00000.2.safetensors")
-    note.write_bytes(newer(note.read_bytes().replace(shard.name.encode(), again.name.encode())))
+    second_copy = shutil.copy(shard, step / "rank-00000.2.safetensors")
+    note.write_bytes(newer(note.read_bytes().replace(shard.name.encode(), second_copy.name.encode())))
     before = note.read_bytes()
     assert sweep(store, time.time() + 1e6, Said(), older_than_s=0.0) == ()
     save_all(store, STEP + 1, world=1)
     assert remove_old_steps(store, Latest(1), Said()) == (STEP,)
-    assert (again.exists(), note.read_bytes()) == (True, before)
+    assert (second_copy.exists(), note.read_bytes()) == (True, before)
 
 
 def test_an_arena_of_a_newer_format_is_refused(memory):

@@ -145,9 +145,9 @@ def main(folder):
     for name, write in WRITERS.items():
         if not (folder / name).exists():
             with tempfile.TemporaryDirectory(prefix="turnout-test-", dir="/dev/shm") as memory:
-                kept = {name: value for name, value in os.environ.items() if not name.startswith("TURNOUT_")}
+                variables = {name: value for name, value in os.environ.items() if not name.startswith("TURNOUT_")}
                 making = Path(memory, "made")
-                write(making, kept | {"TURNOUT_MEMORY_DIR": memory})
+                write(making, variables | {"TURNOUT_MEMORY_DIR": memory})
                 shutil.copytree(making, folder / name)
 
 

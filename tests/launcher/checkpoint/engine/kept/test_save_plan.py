@@ -20,10 +20,10 @@ SHAPES = [(), (0,), (1,), (4,), (2, 2), (4, 1), (1, 4), (2, 3, 2)]
 
 
 def state_of(dtypes):
-    made = [tensor_of(dtype, (2, 2), seed) for seed, dtype in enumerate(dtypes)]
+    tensors = [tensor_of(dtype, (2, 2), seed) for seed, dtype in enumerate(dtypes)]
     return {
-        "model": dict(zip("abc", made, strict=False)),
-        "optimizer": {0: {"exp": made[3], "beta": [0.9, 1]}, 1: {"exp": made[4]}},
+        "model": dict(zip("abc", tensors, strict=False)),
+        "optimizer": {0: {"exp": tensors[3], "beta": [0.9, 1]}, 1: {"exp": tensors[4]}},
         "kinds": [torch.float32, np.float64(3.5), torch.Size([2, 2])],
         "step": 0,
     }
@@ -88,10 +88,10 @@ EDITS = [other, moved, tied, seen_otherwise, in_place, gone, plain, plain]
 CANNOT = (RuntimeError, TypeError, AttributeError)  # torch has no such edit of such a value
 
 
-def laid(laying, state, beside):
+def laid(laying, state, other):
     """All that it gives, or why it does not."""
     try:
-        found = laying(state, beside)
+        found = laying(state, other)
     except BadState as error:
         return str(error)
     arrays = [each.tolist() for each in (found.sources, found.starts, found.sizes, found.copied_as_bytes)]
@@ -109,8 +109,8 @@ def test_a_kept_layout_equals_a_new_one_whatever_changes_between_saves(dtypes, d
             edit, path = data.draw(st.sampled_from(EDITS)), data.draw(st.sampled_from(PLACES))
             with suppress(*CANNOT):
                 edit(state, data.draw, path)
-        beside = data.draw(st.sampled_from(["", "dice", f'é{save}"\\']))
-        assert laid(laying, state, beside) == laid(SavePlanner(1, 2), state, beside)
+        other = data.draw(st.sampled_from(["", "dice", f'é{save}"\\']))
+        assert laid(laying, state, other) == laid(SavePlanner(1, 2), state, other)
 
 
 def test_a_state_that_is_made_anew_is_laid_out_as_before():
@@ -124,15 +124,15 @@ def test_a_state_that_is_made_anew_is_laid_out_as_before():
 def test_what_is_kept_for_the_next_save_keeps_no_tensor_alive():
     laying, state = SavePlanner(0, 1), {"a": torch.zeros(4), "step": 1}
     laying(state), laying(state)
-    seen = weakref.ref(state.pop("a"))
+    reference = weakref.ref(state.pop("a"))
     gc.collect()
-    assert seen() is None
+    assert reference() is None
 
 
-@pytest.mark.parametrize("freed", [1, 2], ids=["in the first save", "in one after it"])
-def test_a_tensor_whose_storage_was_freed_is_told_by_its_name(freed):
+@pytest.mark.parametrize("name", [1, 2], ids=["in the first save", "in one after it"])
+def test_a_tensor_whose_storage_was_freed_is_told_by_its_name(name):
     laying, state = SavePlanner(0, 1), {"model": {"weight": torch.zeros(8)}}
-    if freed == 2:
+    if name == 2:
         laying(state)
     state["model"]["weight"].untyped_storage().resize_(0)
     with pytest.raises(BadState, match=r"model/weight.*storage was freed"):

@@ -141,9 +141,9 @@ def fsdp1(step, name):
     writer = FlashStorageWriter(folder / name, step=step)
     dcp.save(state, storage_writer=writer)
     writer.wait(60)
-    wanted = whole(model, optimizer)
+    expected = full_state(model, optimizer)
     model, optimizer = trained(step + 1, "fsdp1")
-    assert whole(model, optimizer) != wanted
+    assert full_state(model, optimizer) != expected
     reader = FlashStorageReader(folder / name)
     with FullyShardedDataParallel.state_dict_type(model, StateDictType.SHARDED_STATE_DICT):
         state = {"model": model.state_dict()}
@@ -151,7 +151,7 @@ def fsdp1(step, name):
         model.load_state_dict(state["model"])
         loaded = dcp.load_sharded_optimizer_state_dict(state["model"], "optim", reader)
         optimizer.load_state_dict(FullyShardedDataParallel.optim_state_dict_to_load(model, optimizer, loaded["optim"]))
-    return whole(model, optimizer) == wanted
+    return full_state(model, optimizer) == expected
 
 
 def fsdp1_at_once(step, name):
@@ -163,10 +163,10 @@ def fsdp1_at_once(step, name):
     checkpoints, extra_sd = FsdpShardCheckpointer(folder / name), {"step": step, "rates": [{"lr": 0.1}]}
     checkpoints.save_checkpoint(step, model, optimizer, extra_sd)
     checkpoints.wait_latest_checkpoint(60)
-    wanted = whole(model, optimizer)
+    expected = full_state(model, optimizer)
     model, optimizer = trained(step + 1, "fsdp1")
     assert checkpoints.load_checkpoint(model, optimizer) == extra_sd
-    return whole(model, optimizer) == wanted
+    return full_state(model, optimizer) == expected
 
 
 def parts_of(step, name):
@@ -180,7 +180,7 @@ def parts_of(step, name):
     return found["buffers"]["mean"].tolist()
 
 
-def whole(model, optimizer):
+def full_state(model, optimizer):
     """All of it on each rank."""
     with FullyShardedDataParallel.state_dict_type(model, StateDictType.FULL_STATE_DICT):
         return leaves([model.state_dict(), FullyShardedDataParallel.optim_state_dict(model, optimizer)])

@@ -13,17 +13,17 @@ pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is", "ignore:.
 def model(seed, how):
     """A model that has been trained a step, and its optimizer."""
     torch.manual_seed(seed)
-    made = nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5), nn.Linear(5, 2))
-    optimizer = torch.optim.Adam(made.parameters())
-    made(torch.ones(4, 3)).sum().backward()
+    layers = nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5), nn.Linear(5, 2))
+    optimizer = torch.optim.Adam(layers.parameters())
+    layers(torch.ones(4, 3)).sum().backward()
     optimizer.step()
     if how == "a part":
-        made[0] = torch.compile(made[0], backend="eager")
-    return torch.compile(made, backend="eager") if how == "all" else made, optimizer
+        layers[0] = torch.compile(layers[0], backend="eager")
+    return torch.compile(layers, backend="eager") if how == "all" else layers, optimizer
 
 
-def bits(made):
-    return [(each.shape, each.detach().numpy().tobytes()) for each in made.state_dict().values()]
+def bits(layers):
+    return [(each.shape, each.detach().numpy().tobytes()) for each in layers.state_dict().values()]
 
 
 WAYS = [

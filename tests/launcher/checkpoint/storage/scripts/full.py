@@ -9,7 +9,7 @@ sys.path.insert(0, str(Path(__file__).parents[5]))
 
 import pytest
 
-from tests.launcher.checkpoint.storage.world import Said, commit, save, save_all, whole
+from tests.launcher.checkpoint.storage.world import Said, commit, round_of_step, save, save_all
 from turnout.launcher.checkpoint.storage.posix_store import PosixStore
 from turnout.launcher.checkpoint.storage.step_reader import committed_steps, newest_manifest
 from turnout.launcher.errors import StorageFailed
@@ -33,8 +33,8 @@ def main(path):
     assert [*(path / "step-0000000020").iterdir()] == []
     other.prepare()
     save_all(other, 20, size_bytes=2 << 20)
-    assert whole(other, 20, 2 << 20) == 1
-    assert whole(store, 10) == 1
+    assert round_of_step(other, 20, 2 << 20) == 1
+    assert round_of_step(store, 10) == 1
 
     # A note, and then a manifest, that do not fit.
     save_with_the_note_too_much(store, path)
@@ -46,13 +46,13 @@ def main(path):
     assert not [*path.glob("*/.*.tmp")]
     (path / "filler").unlink()
     assert commit(store, 30)
-    assert (committed_steps(store, Said()), whole(store, 30)) == ((10, 30), 1)
+    assert (committed_steps(store, Said()), round_of_step(store, 30)) == ((10, 30), 1)
 
     # Read-only: it still can be read.
     subprocess.run(("mount", "-o", "remount,ro", path), check=True, timeout=20)
     with pytest.raises(StorageFailed, match=r"mounted read-only.*EROFS"):
         save(store, 40, 0)
-    assert (whole(store, 10), whole(store, 30)) == (1, 1)
+    assert (round_of_step(store, 10), round_of_step(store, 30)) == (1, 1)
 
 
 def save_with_the_note_too_much(store, path):
