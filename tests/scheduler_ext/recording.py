@@ -21,7 +21,7 @@ from tests.kit.world import World
 FOLDER = Path("tests/scheduler_ext/server/recorded")
 GANG, GPUS = 4, 8
 NODES = World(4, 4).names
-NEUTRAL = {"filter": lambda asked: {"NodeNames": asked["NodeNames"]}, "prioritize": lambda asked: []}
+NEUTRAL = {"filter": lambda arguments: {"NodeNames": arguments["NodeNames"]}, "prioritize": lambda arguments: []}
 WITHIN_S = 60
 
 

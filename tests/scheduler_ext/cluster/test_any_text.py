@@ -104,15 +104,15 @@ def test_no_size_of_a_group_or_an_owner_raises(minimum, one, other, stamp):
     meta = {"name": "bert", "namespace": "default", "uid": "u", "creationTimestamp": stamp}
     pods = [*world.volcano("bert", 2), world.pod("job-0", 8, marks={labels.JOB_INDEX: "0"}, owner="Job/bert")]
     for kind, spec, put in (
-        (PodGroup, {"minMember": minimum}, lambda seen: w.view.groups.put_group(Dialect.VOLCANO, seen)),
-        (Owner, {"completions": one, "parallelism": other}, lambda seen: w.view.groups.put_owner("Job", seen)),
-        (Owner, {"replicas": one}, lambda seen: w.view.groups.put_owner("StatefulSet", seen)),
+        (PodGroup, {"minMember": minimum}, lambda group: w.view.groups.put_group(Dialect.VOLCANO, group)),
+        (Owner, {"completions": one, "parallelism": other}, lambda group: w.view.groups.put_owner("Job", group)),
+        (Owner, {"replicas": one}, lambda group: w.view.groups.put_owner("StatefulSet", group)),
     ):
         try:
-            seen = msgspec.json.decode(json.dumps({"metadata": meta, "spec": spec}), type=kind)
+            group = msgspec.json.decode(json.dumps({"metadata": meta, "spec": spec}), type=kind)
         except msgspec.MsgspecError:
             continue  # a number past 64 bits is no object to the watch either, which skips it
-        put(seen)
+        put(group)
     w.put(*pods)
     ask_everything(w, pods)
 
@@ -143,7 +143,7 @@ def test_no_podgroup_of_kai_raises_or_takes_a_host_from_others(data):
         "subGroups": data.draw(ANYTHING | st.lists(SUBGROUPS, max_size=5)),
         "topologyConstraint": data.draw(PLACES),
     }
-    seen = msgspec.json.decode(json.dumps({"metadata": meta, "spec": spec}), type=PodGroup)
+    group = msgspec.json.decode(json.dumps({"metadata": meta, "spec": spec}), type=PodGroup)
     odd = [
         world.pod(f"odd-{at}", data.draw(st.integers(0, 8)), namespace="tenant", notes={labels.KAI_GROUP: "odd"},
                   marks={kai.SUBGROUP: data.draw(NAMES)})
@@ -151,7 +151,7 @@ def test_no_podgroup_of_kai_raises_or_takes_a_host_from_others(data):
     ]  # fmt: skip
     honest = world.volcano("honest", 4, priority=5)
     w.put(*odd).put_group("honest", 4).put(*honest)
-    w.view.groups.put_group(Dialect.KAI, seen)
+    w.view.groups.put_group(Dialect.KAI, group)
     ask_everything(w, odd)
     assert all(len(ignored_terms(each)) < 99 for each in w.view.gangs.values())
     assert len(w.schedule(*honest)) == 4
@@ -159,9 +159,9 @@ def test_no_podgroup_of_kai_raises_or_takes_a_host_from_others(data):
 
 def test_subgroups_without_end_cost_a_moment():
     deep = [{"name": f"s{at}", "parent": f"s{at + 1}", "minMember": 2**40} for at in range(20_000)]
-    asked = kai.read_pod_group(None, 1, deep, {"topology": "x" * 100_000, "requiredTopologyLevel": "x" * 100_000})
-    assert len(asked.wish.ignored) < 10
-    assert all(len(each) < 300 for each in asked.wish.ignored)
+    group = kai.read_pod_group(None, 1, deep, {"topology": "x" * 100_000, "requiredTopologyLevel": "x" * 100_000})
+    assert len(group.wish.ignored) < 10
+    assert all(len(each) < 300 for each in group.wish.ignored)
 
 
 @settings(max_examples=scaled(200), deadline=None)

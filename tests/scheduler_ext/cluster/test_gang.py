@@ -20,10 +20,10 @@ JOB = GangKey("default", "Job/bert", Dialect.OWNER.value)
 def gang(*pods, key=BERT, version=7, **sized):
     """A gang of these pods. sized: what its PodGroup says, if it has one."""
     sizing = Sizing(**{"min_pods": None, "total": None, "uid": "g", "created": "2026", **sized}) if sized else None
-    made = Gang(key, version, sizing)
+    new_gang = Gang(key, version, sizing)
     for pod in pods:
-        made.join(member_of(pod))
-    return made
+        new_gang.join(member_of(pod))
+    return new_gang
 
 
 def wishing(*wishes, own=None, **more):
@@ -44,7 +44,7 @@ def mesh(*axes, gpus=8, sizes=(2, 2), **sized):
 
 
 class TestSizes:
-    @pytest.mark.parametrize(("sized", "said", "minimum", "total"), [
+    @pytest.mark.parametrize(("sized", "sizes", "minimum", "total"), [
         pytest.param({}, {}, 2, 2, id="nothing is said: all that exist"),
         pytest.param({"min_pods": 4}, {}, 4, 4, id="the PodGroup's min"),
         pytest.param({"min_pods": 1}, {}, 1, 2, id="a min below those that exist"),
@@ -54,8 +54,8 @@ class TestSizes:
         pytest.param({"min_pods": 0}, {"minimum": 9}, 9, 9, id="a min of none is none"),
         pytest.param({"total": 5}, {"minimum": 3, "total": 9}, 3, 5, id="the owner's total and the pods' min"),
     ])  # fmt: skip
-    def test_who_says_how_many_start_and_how_many_there_will_be(self, sized, said, minimum, total):
-        pods = world.koordinator("bert", 2, **said) if said else world.volcano("bert", 2)
+    def test_who_says_how_many_start_and_how_many_there_will_be(self, sized, sizes, minimum, total):
+        pods = world.koordinator("bert", 2, **sizes) if sizes else world.volcano("bert", 2)
         gangs = gang(*pods, **sized)
         assert (gangs.min_pods, gangs.total) == (minimum, total)
 
@@ -103,25 +103,25 @@ class TestSizes:
 
 class TestTerms:
     def test_terms_follow_the_pod_group_and_the_members(self):
-        made = wishing(Wish(source="a pod", required=1), own=Wish(source="the PodGroup", multiple=2), min_pods=1)
-        assert (made.terms.required_levels, made.multiple) == ((1,), 2)
-        made.leave("uid-bert-0")
-        assert (made.terms.required_levels, made.multiple) == ((), 2)
-        made.sizing = dataclasses.replace(made.sizing, wish=Wish(source="the PodGroup", multiple=4))
-        assert made.multiple == 4
-        made.sizing = None
-        assert (made.multiple, made.terms.wishes) == (1, ())
+        new_gang = wishing(Wish(source="a pod", required=1), own=Wish(source="the PodGroup", multiple=2), min_pods=1)
+        assert (new_gang.terms.required_levels, new_gang.multiple) == ((1,), 2)
+        new_gang.leave("uid-bert-0")
+        assert (new_gang.terms.required_levels, new_gang.multiple) == ((), 2)
+        new_gang.sizing = dataclasses.replace(new_gang.sizing, wish=Wish(source="the PodGroup", multiple=4))
+        assert new_gang.multiple == 4
+        new_gang.sizing = None
+        assert (new_gang.multiple, new_gang.terms.wishes) == (1, ())
 
     def test_a_pod_group_without_terms_has_no_wish(self):
         assert gang(*world.volcano("bert", 1), min_pods=1).terms.wishes == ()
 
     def test_a_tier_follows_the_map(self):
         tiers = {"zone": 2}
-        made = wishing(Wish(source="a pod", required="zone"))
-        made.tier_of = tiers.get
-        assert made.tier == 2
+        new_gang = wishing(Wish(source="a pod", required="zone"))
+        new_gang.tier_of = tiers.get
+        assert new_gang.tier == 2
         tiers["zone"] = 1
-        assert made.tier == 1
+        assert new_gang.tier == 1
 
 
 class TestStart:
@@ -139,7 +139,7 @@ class TestStart:
         gangs.sizing = dataclasses.replace(gangs.sizing, min_pods=3)
         assert gangs.min_pods_to_finish == 3
 
-    @pytest.mark.parametrize(("gates", "lifted", "able"), [
+    @pytest.mark.parametrize(("gates", "lifted_gates", "able"), [
         pytest.param([[], []], False, True, id="no gates"),
         pytest.param([["ours"], ["ours"]], True, True, id="our gates, which are lifted"),
         pytest.param([["ours"], ["ours"]], False, False, id="our gates, which nobody lifts"),
@@ -147,13 +147,13 @@ class TestStart:
         pytest.param([["ours"], ["theirs"]], True, False, id="too few without the gate of another"),
         pytest.param([[], ["theirs"]], True, False, id="one of two"),
     ])  # fmt: skip
-    def test_behind_which_gates_a_gang_could_start(self, gates, lifted, able):
+    def test_behind_which_gates_a_gang_could_start(self, gates, lifted_gates, able):
         names = {"ours": labels.PLACEMENT_GATE, "theirs": "example.com/hold"}
         pods = [
             world.volcano("bert", at + 1)[at] if not own else gated(at, [names[name] for name in own])
             for at, own in enumerate(gates)
         ]
-        assert gang(*pods).could_start(gates_lifted=lifted) is able
+        assert gang(*pods).could_start(gates_lifted=lifted_gates) is able
 
     def test_a_gang_that_runs_may_go_on_with_one_more_of_those_that_wait(self):
         runs = world.volcano("bert", 2, at=["a0"])
@@ -217,15 +217,15 @@ class TestPlace:
         ],
     )
     def test_runs_of_the_podgroup_and_of_its_pods_count_together(self, of_group, of_pods, found):
-        own, said = Wish(source="group", layers=(of_group,)), Wish(source="pods", layers=(of_pods,))
-        assert wishing(said, own=own).layers == found
+        own, wish_of_pods = Wish(source="group", layers=(of_group,)), Wish(source="pods", layers=(of_pods,))
+        assert wishing(wish_of_pods, own=own).layers == found
 
     def test_what_one_member_says_holds_for_all(self):
         plain = Wish(source="a")
-        said = Wish(
+        wish = Wish(
             source="b", balanced=True, together="set", together_of=3, one_domain=True, mode=Mode.FILL, mesh=(("dp", 2),)
         )
-        one, none = wishing(plain, said), wishing(plain, plain)
+        one, without_wish = wishing(plain, wish), wishing(plain, plain)
         assert (
             one.terms.balanced,
             one.terms.sets.together_name,
@@ -241,11 +241,11 @@ class TestPlace:
         )
         assert one.mesh == (("dp", 2),)
         assert (
-            none.terms.balanced,
-            none.terms.sets.together_name,
-            none.terms.sets.together_size,
-            none.terms.sets.one_domain,
-            none.fills_holes,
+            without_wish.terms.balanced,
+            without_wish.terms.sets.together_name,
+            without_wish.terms.sets.together_size,
+            without_wish.terms.sets.one_domain,
+            without_wish.fills_holes,
         ) == (
             False,
             "",
@@ -253,18 +253,18 @@ class TestPlace:
             False,
             False,
         )
-        assert none.mesh == ()
+        assert without_wish.mesh == ()
 
     def test_what_the_podgroup_says_of_others_holds_beside_members_wishes(self):
         own = Wish(source="g", required=2, together="set", together_of=2, one_domain=True, groups=(GroupRule(size=2),))
-        both, alone = wishing(Wish(source="a"), own=own), wishing(Wish(), own=own)
+        both, own_wish_only = wishing(Wish(source="a"), own=own), wishing(Wish(), own=own)
         assert (
             both.terms.sets.together_name,
             both.terms.sets.together_size,
             both.terms.sets.one_domain,
             len(both.terms.group_rules),
         ) == ("set", 2, True, 1)
-        assert (both.tier, alone.tier) == (2, 2)
+        assert (both.tier, own_wish_only.tier) == (2, 2)
 
     @pytest.mark.parametrize(("wish", "binds"), [
         pytest.param(Wish(source="a"), False, id="nearness alone"),
@@ -287,7 +287,7 @@ class TestPlace:
 
 
 class TestUnkept:
-    @pytest.mark.parametrize(("told", "kept"), [
+    @pytest.mark.parametrize(("sentence", "mesh_holds"), [
         pytest.param(mesh("dp=2", "tp=8"), True, id="as many ranks as accelerators"),
         pytest.param(mesh("dp=4", "tp=8"), False, id="more ranks than accelerators"),
         pytest.param(mesh("dp=2", "tp=4"), False, id="fewer"),
@@ -295,8 +295,8 @@ class TestUnkept:
         pytest.param(mesh("tp=8", sizes=(1, 2)), False, id="not only those that exist"),
         pytest.param(mesh("tp=8", gpus=0), True, id="nobody with an accelerator is seen yet"),
     ])  # fmt: skip
-    def test_a_mesh_is_kept_where_the_accelerators_are_as_many(self, told, kept):
-        assert bool(told) is not kept
+    def test_a_mesh_is_kept_where_the_accelerators_are_as_many(self, sentence, mesh_holds):
+        assert bool(sentence) is not mesh_holds
 
     def test_while_nobody_announces_a_size_a_mesh_may_still_become_whole(self):
         notes = {labels.MESH: "dp=4,tp=8"}
@@ -308,7 +308,7 @@ class TestUnkept:
         pods = (world.volcano("bert", 1, notes=notes)[0], world.volcano("bert", 2, gpus=4, notes=notes)[1])
         assert ignored_terms(gang(*pods, min_pods=2)) == []
 
-    @pytest.mark.parametrize(("wish", "told"), [
+    @pytest.mark.parametrize(("wish", "sentence"), [
         pytest.param(Wish(source="a", balanced=True), False, id="balance alone"),
         pytest.param(Wish(source="a", balanced=True, layers=(Layer(1, 2),)), True, id="beside layers"),
         pytest.param(Wish(source="a", balanced=True, groups=(GroupRule(size=2),)), True, id="beside groups"),
@@ -316,11 +316,11 @@ class TestUnkept:
         pytest.param(Wish(source="a", layers=(Layer(1, 2),)), False, id="layers alone"),
         pytest.param(Wish(source="a", mesh=(("dp", 2),)), False, id="a mesh alone"),
     ])  # fmt: skip
-    def test_balance_is_not_kept_beside_what_orders_members_otherwise(self, wish, told):
+    def test_balance_is_not_kept_beside_what_orders_members_otherwise(self, wish, sentence):
         assert (
             f"{labels.BALANCED} is not kept, because the gang has layers, groups or a mesh"
             in ignored_terms(wishing(wish))
-        ) is told
+        ) is sentence
 
     @pytest.mark.parametrize("wish", [
         pytest.param(Wish(source="a", required="what"), id="a tier"),
@@ -332,8 +332,8 @@ class TestUnkept:
         assert ignored_terms(wishing(wish, wish)) == ["a names 'what', which is no level here: it counts as a leaf"]
 
     def test_of_a_level_without_end_the_beginning_is_told(self):
-        told = ignored_terms(wishing(Wish(source="a", required="x" * 500)))
-        assert told == [f"a names {'x' * 80!r}, which is no level here: it counts as a leaf"]
+        sentences = ignored_terms(wishing(Wish(source="a", required="x" * 500)))
+        assert sentences == [f"a names {'x' * 80!r}, which is no level here: it counts as a leaf"]
 
 
 class TestOrder:

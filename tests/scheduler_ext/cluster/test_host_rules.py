@@ -25,7 +25,7 @@ def selects(**expression):
     return keeps_apart(term, marks={"role": "worker"})
 
 
-@pytest.mark.parametrize(("term", "held"), [
+@pytest.mark.parametrize(("term", "is_apart"), [
     pytest.param({"topologyKey": HOST, "labelSelector": OWN}, True, id="its own label, by host"),
     pytest.param({"topologyKey": "rack", "labelSelector": OWN}, False, id="by another key than the host's name"),
     pytest.param({"topologyKey": HOST, "labelSelector": {"matchLabels": {"job": "gpt"}}}, False, id="another's label"),
@@ -41,11 +41,11 @@ def selects(**expression):
         id="namespaces by labels, which nobody here knows",
     ),
 ])  # fmt: skip
-def test_which_anti_affinity_keeps_a_pods_own_kind_apart(term, held):
-    assert keeps_apart(term) is held
+def test_which_anti_affinity_keeps_a_pods_own_kind_apart(term, is_apart):
+    assert keeps_apart(term) is is_apart
 
 
-@pytest.mark.parametrize(("expression", "held"), [
+@pytest.mark.parametrize(("expression", "is_selected"), [
     pytest.param({"key": "role", "operator": "In", "values": ["worker", "chief"]}, True, id="one of its values"),
     pytest.param({"key": "role", "operator": "In", "values": ["chief"]}, False, id="none of its values"),
     pytest.param({"key": "role", "operator": "In"}, False, id="of no values"),
@@ -57,8 +57,8 @@ def test_which_anti_affinity_keeps_a_pods_own_kind_apart(term, held):
     pytest.param({"key": "role", "operator": "DoesNotExist"}, False, id="no label, though it has one"),
     pytest.param({"key": "role", "operator": "Near"}, False, id="a word that nobody knows"),
 ])  # fmt: skip
-def test_which_expressions_select_the_pod_itself(expression, held):
-    assert selects(**expression) is held
+def test_which_expressions_select_the_pod_itself(expression, is_selected):
+    assert selects(**expression) is is_selected
 
 
 def test_all_of_a_selector_must_hold():
@@ -77,16 +77,16 @@ def test_each_term_is_looked_at_and_pods_of_one_term_get_one_mark():
     assert anti_affinity_ports(one) != anti_affinity_ports(elsewhere)
 
 
-@pytest.mark.parametrize(("over", "held"), [
+@pytest.mark.parametrize(("over", "is_left"), [
     pytest.param(0, True, id="the longest that is read"),
     pytest.param(1, False, id="a letter more"),
 ])  # fmt: skip
-def test_a_selector_without_end_is_left_to_the_scheduler(over, held):
+def test_a_selector_without_end_is_left_to_the_scheduler(over, is_left):
     expression = {"key": "job", "operator": "In", "values": ["bert", ""]}
     selector = {"matchExpressions": [expression]}
     short = json.dumps([["default"], selector])
     expression["values"][1] = "x" * (4096 - len(short) + over)
-    assert keeps_apart({"topologyKey": HOST, "labelSelector": selector}) is held
+    assert keeps_apart({"topologyKey": HOST, "labelSelector": selector}) is is_left
 
 
 def test_a_pods_shape_says_who_keeps_apart_and_is_one_object_for_all_alike():

@@ -22,11 +22,11 @@ def levels(marks, mapped=True):
     snapshot = ClusterSnapshot()
     for name in HOSTS:
         snapshot.put_node(world.node(name, labels=marks.get(name, {})))
-    made, known = Levels(snapshot), fabric()
+    levels_of_nodes, known = Levels(snapshot), fabric()
     snapshot.set_row_order(known.hosts)
     if mapped:
-        made.use(known)
-    return made, snapshot
+        levels_of_nodes.use(known)
+    return levels_of_nodes, snapshot
 
 
 @pytest.mark.parametrize(("values", "tier"), [
@@ -58,51 +58,53 @@ def test_hosts_without_a_node_say_nothing():
     pytest.param("example.com/what", None, id="what nobody knows"),
 ])  # fmt: skip
 def test_the_tier_of_a_level(level, tier):
-    made, _ = levels({name: {"example.com/pod": "p1" if name[0] == "c" else "p0"} for name in HOSTS})
-    assert made.tier_of(level) == tier
-    assert made.tier_of(level) == tier  # the second time from what is remembered
+    levels_of_nodes, _ = levels({name: {"example.com/pod": "p1" if name[0] == "c" else "p0"} for name in HOSTS})
+    assert levels_of_nodes.tier_of(level) == tier
+    assert levels_of_nodes.tier_of(level) == tier  # the second time from what is remembered
 
 
-@pytest.mark.parametrize(("asked", "outside"), [
+@pytest.mark.parametrize(("requested", "outside"), [
     pytest.param(["example.com/pod"], ["a1"], id="the node without the label"),
     pytest.param(["example.com/pod", "example.com/row"], ["a1", "b0"], id="without either of two"),
     pytest.param([1, "example.com/rack", labels.HOSTNAME], [], id="a level of the map alone has every host"),
     pytest.param([], [], id="no level"),
 ])  # fmt: skip
-def test_nodes_without_a_label_are_outside_each_of_its_domains(asked, outside):
+def test_nodes_without_a_label_are_outside_each_of_its_domains(requested, outside):
     lacking = {"example.com/pod": "a1", "example.com/row": "b0"}
-    made, _ = levels({name: {key: "one" for key, without in lacking.items() if without != name} for name in HOSTS})
-    marks = made.rows_outside(asked)
+    levels_of_nodes, _ = levels(
+        {name: {key: "one" for key, without in lacking.items() if without != name} for name in HOSTS}
+    )
+    marks = levels_of_nodes.rows_outside(requested)
     assert [name for at, name in enumerate(HOSTS) if marks is not None and marks[at]] == outside
 
 
 def test_without_a_map_only_numbers_and_hosts_are_known():
-    made, _ = levels({}, mapped=False)
-    assert [made.tier_of(level) for level in (1, labels.HOSTNAME, "rack")] == [1, 0, None]
+    levels_of_nodes, _ = levels({}, mapped=False)
+    assert [levels_of_nodes.tier_of(level) for level in (1, labels.HOSTNAME, "rack")] == [1, 0, None]
 
 
 def test_a_word_is_at_most_the_top_of_the_map():
-    made, _ = levels({})
-    made.use(world.fabric([["a0", "a1"]]))
-    assert made.tier_of("datacenter") == world.fabric([["a0", "a1"]]).tiers < 3
+    levels_of_nodes, _ = levels({})
+    levels_of_nodes.use(world.fabric([["a0", "a1"]]))
+    assert levels_of_nodes.tier_of("datacenter") == world.fabric([["a0", "a1"]]).tiers < 3
 
 
 def test_a_label_that_nodes_get_later_counts_from_then_on():
-    made, snapshot = levels({})
-    assert made.tier_of("example.com/rack") == 1
+    levels_of_nodes, snapshot = levels({})
+    assert levels_of_nodes.tier_of("example.com/rack") == 1
     for name in HOSTS:
         snapshot.put_node(world.node(name, labels={"example.com/rack": "one"}))
-    assert made.tier_of("example.com/rack") == 3
+    assert levels_of_nodes.tier_of("example.com/rack") == 3
 
 
 def test_another_map_counts_at_once_however_many_levels_are_looked_up():
-    made, _ = levels({name: {"example.com/pod": name[0]} for name in HOSTS})
-    assert made.tier_of("example.com/pod") == 1
-    made.use(world.fabric([HOSTS]))
-    assert made.tier_of("example.com/pod") == 0
+    levels_of_nodes, _ = levels({name: {"example.com/pod": name[0]} for name in HOSTS})
+    assert levels_of_nodes.tier_of("example.com/pod") == 1
+    levels_of_nodes.use(world.fabric([HOSTS]))
+    assert levels_of_nodes.tier_of("example.com/pod") == 0
     for at in range(2 * MAX_LEVELS):
-        assert made.tier_of(f"example.com/{at}-leaf") == 1
-    assert made.tier_of("example.com/pod") == 0
+        assert levels_of_nodes.tier_of(f"example.com/{at}-leaf") == 1
+    assert levels_of_nodes.tier_of("example.com/pod") == 0
 
 
 def test_a_node_that_the_map_does_not_know_makes_no_domain_narrower():
@@ -123,17 +125,17 @@ def test_a_node_that_the_map_does_not_know_makes_no_domain_narrower():
 ])  # fmt: skip
 def test_domains_that_only_a_label_knows(values, tier, domains):
     each = dict(zip(HOSTS, values.split(), strict=True))
-    made, _ = levels({name: {"example.com/pod": value} for name, value in each.items() if value != "-"})
-    found = made.label_domains(["example.com/pod", labels.HOSTNAME, 2])
+    levels_of_nodes, _ = levels({name: {"example.com/pod": value} for name, value in each.items() if value != "-"})
+    found = levels_of_nodes.label_domains(["example.com/pod", labels.HOSTNAME, 2])
     assert (found and list(found.row_domains)) == domains
     assert (found and found.tiers["example.com/pod"]) == (tier if domains else None)
 
 
 def test_domains_within_two_labels():
     pods, rows = "xxyyxx", "ababab"
-    made, _ = levels(
+    levels_of_nodes, _ = levels(
         {name: {"example.com/pod": pods[at], "example.com/row": rows[at]} for at, name in enumerate(HOSTS)}
     )
-    found = made.label_domains(["example.com/pod", "example.com/row"])
+    found = levels_of_nodes.label_domains(["example.com/pod", "example.com/row"])
     assert [found.number_of([0, 4]), found.number_of([0, 1]), found.number_of([0, 2])] == [found.row_domains[0], -1, -1]
     assert len(set(found.row_domains.tolist())) == 4

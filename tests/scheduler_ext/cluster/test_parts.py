@@ -15,12 +15,12 @@ RED, BLUE = (("role", "worker"), ("color", "red")), (("role", "worker"), ("color
 
 def members(*marks, ranks=None):
     """Members with these labels, named p0 and so on, of the ranks given or else of their order."""
-    made = []
+    new_members = []
     for at, each in enumerate(marks):
-        seen = member_of(world.pod(f"p{at}", 8))
-        belongs = dataclasses.replace(seen.membership, group_labels=each, rank=at if ranks is None else ranks[at])
-        made.append(dataclasses.replace(seen, membership=belongs))
-    return made
+        member = member_of(world.pod(f"p{at}", 8))
+        belongs = dataclasses.replace(member.membership, group_labels=each, rank=at if ranks is None else ranks[at])
+        new_members.append(dataclasses.replace(member, membership=belongs))
+    return new_members
 
 
 def parted(rules, found):

@@ -21,8 +21,8 @@ def expressions(count, values=1):
 
 
 def required(*terms):
-    asked = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": list(terms)}}
-    return {"affinity": {"nodeAffinity": asked}}
+    affinity = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": list(terms)}}
+    return {"affinity": {"nodeAffinity": affinity}}
 
 
 def alike(count, **term):
@@ -100,8 +100,8 @@ def test_soft_terms_beyond_the_bound_are_given_up():
     few = {"weight": 1, "preference": {"matchExpressions": expressions(2)}}
 
     def wishes(*terms):
-        asked = {"preferredDuringSchedulingIgnoredDuringExecution": list(terms)}
-        return preferred_terms(pod(affinity={"nodeAffinity": asked}))
+        affinity = {"preferredDuringSchedulingIgnoredDuringExecution": list(terms)}
+        return preferred_terms(pod(affinity={"nodeAffinity": affinity}))
 
     assert len(wishes(few, few)) == 2
     assert wishes(few, many) == ()
@@ -120,9 +120,9 @@ def test_values_are_looked_up_and_not_walked_through():
         __hash__ = str.__hash__
 
     values = tuple(Value(f"v{at}") for at in range(MAX_VALUES))
-    asked = pod_shape.PodShape((("pods", 1),), terms=(((("k", "In", values),), ()),))
+    shape = pod_shape.PodShape((("pods", 1),), terms=(((("k", "In", values),), ()),))
     for at in range(100):
         node = msgspec.convert({"metadata": {"name": f"n{at}", "labels": {"k": f"other{at}"}}}, Node)
-        assert not admits(node, asked)
+        assert not admits(node, shape)
     assert len(compared) < MAX_VALUES  # a walk would compare 100 times as many
-    assert admits(msgspec.convert({"metadata": {"labels": {"k": "v7", labels.HOSTNAME: "n"}}}, Node), asked)
+    assert admits(msgspec.convert({"metadata": {"labels": {"k": "v7", labels.HOSTNAME: "n"}}}, Node), shape)

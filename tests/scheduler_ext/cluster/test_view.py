@@ -113,12 +113,12 @@ class TestOwners:
 class TestPlaces:
     def test_our_nomination_takes_room_for_a_pod_by_itself_and_for_no_member(self):
         member = world.volcano("bert", 1, nominated="a0", ours=True)[0]
-        alone = world.see(world.cluster.make_pod("alone", 8), nominated="a1", ours=True)
+        lone_pod = world.see(world.cluster.make_pod("alone", 8), nominated="a1", ours=True)
         theirs = world.see(world.cluster.volcano_gang("gpt", 1)[0], nominated="a1")
-        w = World(2).put(member, alone, theirs)
-        assert [w.view.node_of(w.member(each)) for each in (member, alone, theirs)] == ["", "a1", "a1"]
+        w = World(2).put(member, lone_pod, theirs)
+        assert [w.view.node_of(w.member(each)) for each in (member, lone_pod, theirs)] == ["", "a1", "a1"]
         w.view.layout.drop_node("a1")
-        assert w.view.node_of(w.member(alone)) == ""
+        assert w.view.node_of(w.member(lone_pod)) == ""
 
     def test_what_was_sent_counts_before_the_watch_shows_it(self):
         pod = world.volcano("bert", 1, nominated="a0", ours=True)[0]

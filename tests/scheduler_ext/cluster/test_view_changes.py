@@ -70,19 +70,19 @@ class TestSizes:
     def test_wishes_follow_the_members_and_the_podgroup_whenever_asked(self):
         tiers = [{**REQUIRED, labels.TOPOLOGY_TIER: tier} for tier in ("2", "3")]
         w = World(2).put(world.volcano("bert", 1)[0])
-        seen = [(gang(w).terms.requires_level, gang(w).tier)]
+        terms = [(gang(w).terms.requires_level, gang(w).tier)]
         w.put(world.volcano("bert", 2, notes=tiers[1])[1])
-        seen.append((gang(w).terms.requires_level, gang(w).tier))
+        terms.append((gang(w).terms.requires_level, gang(w).tier))
         w.put(world.volcano("bert", 3, notes=tiers[0])[2])
-        seen.append((gang(w).terms.requires_level, gang(w).tier))
+        terms.append((gang(w).terms.requires_level, gang(w).tier))
         w.view.drop_pod("uid-bert-2")
-        seen.append((gang(w).terms.requires_level, gang(w).tier))
+        terms.append((gang(w).terms.requires_level, gang(w).tier))
         w.view.drop_pod("uid-bert-1")
         w.put_group("bert", 2, networkTopology={"mode": "hard", "highestTierAllowed": 2})
-        seen.append((gang(w).terms.requires_level, gang(w).tier))
+        terms.append((gang(w).terms.requires_level, gang(w).tier))
         w.put_group("bert", 2)
-        seen.append((gang(w).terms.requires_level, gang(w).tier))
-        assert seen == [(False, None), (True, 3), (True, 2), (True, 3), (True, 2), (False, None)]
+        terms.append((gang(w).terms.requires_level, gang(w).tier))
+        assert terms == [(False, None), (True, 3), (True, 2), (True, 3), (True, 2), (False, None)]
 
 
 class TestMembers:
@@ -124,7 +124,7 @@ class TestMembers:
             ("m-0", {labels.TRAINING_TYPE: "master", labels.JOB_INDEX: "0"}),
         ]
         w = World(2).put(
-            *(world.pod(name, 8, marks=told, notes={labels.VOLCANO_GROUP: "bert"}) for name, told in marks)
+            *(world.pod(name, 8, marks=role_marks, notes={labels.VOLCANO_GROUP: "bert"}) for name, role_marks in marks)
         )
         assert [m.name for m in gang(w).waiting()] == ["m-0", "alone", "w-9", "w-10", "w-none"]
 
@@ -157,8 +157,15 @@ class TestMembers:
     def test_what_a_pod_does_not_say_is_nothing(self):
         bare = world.see({"metadata": {"name": "p", "namespace": "ns"}, "spec": {"containers": []}, "status": {}})
         bare.metadata.creation_timestamp = None
-        seen = member_of(bare)
-        assert (seen.node, seen.nominated, seen.nominated_by_us, seen.gpus, seen.priority, seen.created) == (
+        member = member_of(bare)
+        assert (
+            member.node,
+            member.nominated,
+            member.nominated_by_us,
+            member.gpus,
+            member.priority,
+            member.created,
+        ) == (
             "",
             "",
             False,
@@ -166,7 +173,12 @@ class TestMembers:
             0,
             "",
         )
-        assert (seen.terminating, seen.gated, seen.nomination_obstacle, seen.is_waiting) == (False, False, "", True)
+        assert (member.terminating, member.gated, member.nomination_obstacle, member.is_waiting) == (
+            False,
+            False,
+            "",
+            True,
+        )
 
     def test_only_a_nomination_that_our_nominator_alone_owns_is_ours(self):
         ours, theirs = (
@@ -220,9 +232,9 @@ class TestLedger:
         assert w.view.snapshot.charges == {}
 
     def test_nobody_is_believed_to_go_anywhere_who_is_bound_or_gone(self):
-        w, bound, gone = World(2), world.pod("bound", 8, at="a0"), world.pod("gone", 8)
-        w.put(bound, gone)
-        members = [w.member(bound), w.member(gone)]
+        w, bound, deleted = World(2), world.pod("bound", 8, at="a0"), world.pod("gone", 8)
+        w.put(bound, deleted)
+        members = [w.member(bound), w.member(deleted)]
         w.view.drop_pod("uid-gone")
         for each in members:
             w.view.assume(each, "a1", w.now_s)

@@ -57,19 +57,19 @@ class Api:
             self.create(pod)
 
     def create(self, pod):
-        made = copy.deepcopy(pod)
+        stored = copy.deepcopy(pod)
         self._number += 1
-        name = made["metadata"]["name"]
+        name = stored["metadata"]["name"]
         created = f"2026-01-01T00:00:{self._number % 60:02d}Z"
-        made["metadata"] |= {"uid": f"uid-{name}", "creationTimestamp": created}
-        made["status"] = {"phase": "Pending"}
-        self.pods[name] = made
-        self._show(made)
+        stored["metadata"] |= {"uid": f"uid-{name}", "creationTimestamp": created}
+        stored["status"] = {"phase": "Pending"}
+        self.pods[name] = stored
+        self._show(stored)
 
     def delete(self, name):
-        gone = self.pods.pop(name)
+        deleted_pod = self.pods.pop(name)
         for view in self.seen_by:
-            view.drop_pod(gone["metadata"]["uid"])
+            view.drop_pod(deleted_pod["metadata"]["uid"])
 
     def change(self, name, do):
         do(self.pods[name])
@@ -170,8 +170,8 @@ class Api:
 
     def nominated(self):
         """{pod: node} of the nominated ones."""
-        told = {name: pod["status"].get("nominatedNodeName") for name, pod in self.pods.items()}
-        return {name: node for name, node in told.items() if node}
+        node_by_pod = {name: pod["status"].get("nominatedNodeName") for name, pod in self.pods.items()}
+        return {name: node for name, node in node_by_pod.items() if node}
 
     def orders(self, *names):
         """True if every one of these pods was nominated before the first of them was let go."""

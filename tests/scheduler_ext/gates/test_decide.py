@@ -43,7 +43,7 @@ def turn(size=4, gated=None, seats=None, named=0, others=(), **more):
     return GatedGang(**{**given, **more})
 
 
-def told(writes):
+def described(writes):
     """Give a word for what is written on each pod."""
     words = {}
     for each in writes:
@@ -59,7 +59,7 @@ PLACED = {f"p{at}": "Placed" for at in range(4)}
 
 
 @pytest.mark.parametrize(
-    ("it", "writes", "waits"),
+    ("it", "writes", "is_waiting"),
     [
         pytest.param(turn(), NAMED, None, id="first every member is nominated"),
         pytest.param(
@@ -148,10 +148,10 @@ PLACED = {f"p{at}": "Placed" for at in range(4)}
         pytest.param(turn(gated=0), {}, None, id="nobody is gated"),
     ],
 )
-def test_what_is_written_next_and_why_the_rest_waits(it, writes, waits):
+def test_what_is_written_next_and_why_the_rest_waits(it, writes, is_waiting):
     found, wait = next_writes(it)
-    assert told(found) == writes
-    assert (wait and wait.reason) == waits
+    assert described(found) == writes
+    assert (wait and wait.reason) == is_waiting
 
 
 def test_a_nomination_of_somebody_else_stays_and_keeps_nobody_back():
@@ -162,7 +162,7 @@ def test_a_nomination_of_somebody_else_stays_and_keeps_nobody_back():
             it, gated_pods=(it.gated_pods[0], theirs, *it.gated_pods[2:]), nominated_by_us=it.nominated_by_us - {"u1"}
         )
     )
-    assert told(found) == PLACED
+    assert described(found) == PLACED
 
 
 POD = GatedPod("u", "ns", "p", "7")
@@ -171,13 +171,13 @@ GPU = NodeSelectorTerm([NodeSelectorRequirement("gpu", "Exists")])
 ZONE = NodeSelectorTerm([NodeSelectorRequirement("zone", "In", ["a"])])
 
 
-def lifted(pod, pinned=False):
+def released(pod, pinned=False):
     return lift_patch(Lift(pod, LiftReason.PLACED, "n", pinned))
 
 
 def test_every_patch_holds_for_one_version_of_one_pod():
     meta = {"uid": "u", "resourceVersion": "7"}
-    assert lifted(POD)["metadata"] == nomination_patch(Nominate(POD, "n"))["metadata"] == meta
+    assert released(POD)["metadata"] == nomination_patch(Nominate(POD, "n"))["metadata"] == meta
 
 
 @pytest.mark.parametrize(
@@ -190,7 +190,7 @@ def test_every_patch_holds_for_one_version_of_one_pod():
     ],
 )
 def test_our_gate_and_no_other_is_taken_away(pod, pinned, spec):
-    assert lifted(pod, pinned)["spec"] == spec
+    assert released(pod, pinned)["spec"] == spec
 
 
 @pytest.mark.parametrize(
@@ -208,7 +208,7 @@ def test_our_gate_and_no_other_is_taken_away(pod, pinned, spec):
     ],
 )
 def test_a_pinned_pod_is_narrowed_to_its_node_beside_its_own_affinity(terms, becomes):
-    affinity = lifted(replace(POD, required_terms=terms), pinned=True)["spec"]["affinity"]
+    affinity = released(replace(POD, required_terms=terms), pinned=True)["spec"]["affinity"]
     assert affinity == {
         "nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": becomes}}
     }

@@ -29,12 +29,12 @@ class Story:
         notes = {labels.TOPOLOGY: "required"} if self.rng.random() < 0.4 else {}
         return gang(name, self.rng.randint(1, 4), priority=self.rng.choice([0, 0, 5]), notes=notes)
 
-    async def work(self, for_s=0.0, beside=False):
+    async def work(self, for_s=0.0, in_background=False):
         """Let the leader work, beside another that believes to lead as well; whoever is killed has a successor."""
-        writers = [self.writer, Writer(self.api, *LEAVES)] if beside else [self.writer]
+        writers = [self.writer, Writer(self.api, *LEAVES)] if in_background else [self.writer]
         ended = await asyncio.gather(*(each.work(for_s) for each in writers), return_exceptions=True)
         assert all(each is None or isinstance(each, Killed) for each in ended), ended
-        if any(ended) or beside:
+        if any(ended) or in_background:
             self.api.start_anew()
             self.writer = Writer(self.api, *LEAVES)
 
@@ -53,18 +53,18 @@ class Story:
             self.deleted.add(name := rng.choice(names))
             api.delete(name)
         api.away = what == "away"
-        await self.work(beside=what == "two")
+        await self.work(in_background=what == "two")
         api.away, api.kill_at = False, None
         self.bind()
 
     def bind(self):
         """Do as a scheduler does: each pod without a gate goes to its nominated node, if that has room."""
         api = self.api
-        taken = {pod["spec"].get("nodeName") for pod in api.pods.values()}
+        busy_nodes = {pod["spec"].get("nodeName") for pod in api.pods.values()}
         for name, node in api.nominated().items():
             if name not in api.gated() and not api.pods[name]["spec"].get("nodeName"):
-                assert node not in taken, f"{name} is let go to {node}, which another has"
-                taken.add(node)
+                assert node not in busy_nodes, f"{name} is let go to {node}, which another has"
+                busy_nodes.add(node)
                 api.bind(name, node)
 
     async def end(self):
@@ -85,16 +85,16 @@ async def test_gangs_go_whole_and_once_and_only_when_every_nomination_is_written
         await story.step()
     await story.end()
     api = story.api
-    lifted = Counter(name for name, what in api.writes if what == "lifted")
-    assert max(lifted.values(), default=0) <= 1
+    releases = Counter(name for name, what in api.writes if what == "lifted")
+    assert max(releases.values(), default=0) <= 1
     for pods in story.gangs.values():
         names = [pod["metadata"]["name"] for pod in pods]
         left = [name for name in names if name in api.pods]
         assert len({name in api.gated() for name in left}) <= 1, "half of it is let go"
         first = next((at for at, (name, what) in enumerate(api.writes) if name in names and what == "lifted"), None)
         if first is not None:
-            written = {name for name, what in api.writes[:first] if what.startswith("to ")}
-            assert written.issuperset(names), "a gate was lifted before every nomination was written"
+            nominated_names = {name for name, what in api.writes[:first] if what.startswith("to ")}
+            assert nominated_names.issuperset(names), "a gate was lifted before every nomination was written"
 
 
 @pytest.mark.asyncio

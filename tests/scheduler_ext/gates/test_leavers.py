@@ -49,19 +49,19 @@ def test_it_fits_then_and_nobody_leaves_for_nothing(seed):
     rows = rng.sample(range(6), rng.randint(1, 4))
     takes = [(row, own.shape) for row in rows]
     lower = {uid for uid, charge in w.view.snapshot.charges.items() if charge.priority < 5}
-    gone = {uid for uid in lower if w.view.pods[uid].terminating}
+    leavers = {uid for uid in lower if w.view.pods[uid].terminating}
     chosen = choose_victims(w.view, own.membership.key, takes, 5, (), WALL_S)
     if chosen is None:
         assert any(room(w, row, own.shape, lower) < 1 for row in rows)
         return
     out = {member.uid for member in chosen}
-    assert out <= lower - gone
-    assert all(room(w, row, own.shape, out | gone) >= 1 for row in rows)
+    assert out <= lower - leavers
+    assert all(room(w, row, own.shape, out | leavers) >= 1 for row in rows)
     for key in {member.membership.key for member in chosen}:
         members = w.view.gangs[key].members.values()
         left = [m for m in members if m.node and not m.terminating and m.uid not in out]
         assert not left or len(left) >= w.view.gangs[key].min_pods, "it is left in parts"
         rest = out - {m.uid for m in members}
-        assert any(room(w, row, own.shape, rest | gone) < 1 for row in rows), "it leaves for nothing"
+        assert any(room(w, row, own.shape, rest | leavers) < 1 for row in rows), "it leaves for nothing"
     names = [HOSTS.index(member.node) in rows for member in chosen]
     assert names == sorted(names), "who stands elsewhere leaves first"

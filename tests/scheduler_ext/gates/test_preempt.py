@@ -159,21 +159,21 @@ async def test_the_successors_of_who_leaves_do_not_take_the_room_back():
     api = full(gang("high", 4, priority=9))
     w = writer(api)
     await w.work(1)
-    gone = evicted(api)
-    for name in gone[:2]:
+    evictions = evicted(api)
+    for name in evictions[:2]:
         api.delete(name)
     for victim in ("left", "right"):
         for at, pod in enumerate(gang(victim, 2)):
             pod["metadata"]["name"] = f"{victim}-again-{at}"
             api.create(pod)
     await w.work(2)
-    again = [f"{victim}-again-{at}" for victim in ("left", "right") for at in range(2)]
-    assert not set(again) & api.nominated().keys()
-    assert set(again) <= set(api.gated())
+    successors = [f"{victim}-again-{at}" for victim in ("left", "right") for at in range(2)]
+    assert not set(successors) & api.nominated().keys()
+    assert set(successors) <= set(api.gated())
     leave(api)
     await w.work(2)
-    assert api.gated() == again
-    assert evicted(api) == gone
+    assert api.gated() == successors
+    assert evicted(api) == evictions
 
 
 @pytest.mark.asyncio
@@ -196,9 +196,9 @@ async def test_the_owners_of_both_are_told():
     api = full(gang("high", 2, priority=9))
     w = writer(api)
     await w.work(12)
-    told = {(notice.reason.value, notice.name.split("-")[0]) for notice in w.notices}
-    assert ("Preempting", "high") in told
-    assert {word for word, name in told if name in ("left", "right")} == {"Preempted"}
+    notices = {(notice.reason.value, notice.name.split("-")[0]) for notice in w.notices}
+    assert ("Preempting", "high") in notices
+    assert {word for word, name in notices if name in ("left", "right")} == {"Preempted"}
 
 
 @pytest.mark.asyncio

@@ -82,13 +82,13 @@ def test_a_leaf_that_others_are_planned_on_is_not_counted_on():
     assert plan_repair(stage.plans, one, find_stuck_gang(stage.plans, one, stage.now_s)) is None
 
 
-@pytest.mark.parametrize(("wish", "free", "placed"), [
+@pytest.mark.parametrize(("wish", "free", "expected_hosts"), [
     pytest.param("", 2, 2, id="one that waits takes what there is"),
     pytest.param("move", 2, 0, id="one that is to move goes back to no place for a part of it"),
     pytest.param("give-up", 2, 0, id="nor does one that is to give up"),
     pytest.param("move", 3, 2, id="where all of it fits again it stays"),
 ])  # fmt: skip
-def test_who_comes_anew_while_the_rest_is_evicted(wish, free, placed):
+def test_who_comes_anew_while_the_rest_is_evicted(wish, free, expected_hosts):
     """Two of four have come anew, one still runs, and one is not made yet."""
     pods = gang(wish, at=("a0",), minimum=4)[:3]
     stage, one = seen(1 + free, 4, pods=pods)
@@ -96,25 +96,25 @@ def test_who_comes_anew_while_the_rest_is_evicted(wish, free, placed):
     stage.view.settle(stage.now_s + 1000.0)  # nobody waits for the fourth any more
     stage.plans.replan(one.key)
     plan = stage.plans.plan_of(one.key, stage.now_s + 1000.0)
-    assert (len(plan.hosts), len(plan.open_seats)) == (placed, 0)
+    assert (len(plan.hosts), len(plan.open_seats)) == (expected_hosts, 0)
 
 
-@pytest.mark.parametrize(("wish", "beside", "placed"), [
+@pytest.mark.parametrize(("wish", "others", "expected_hosts"), [
     pytest.param("", 3, 3, id="one that waits starts as three where only three find room"),
     pytest.param("move", 3, 0, id="one that is to move waits for room for all of it"),
     pytest.param("give-up", 3, 0, id="so does one that is to give up"),
     pytest.param("give-up", 4, 3, id="which goes where all of it finds room"),
 ])  # fmt: skip
-def test_who_comes_anew_after_the_last_of_the_rest_has_left(wish, beside, placed):
+def test_who_comes_anew_after_the_last_of_the_rest_has_left(wish, others, expected_hosts):
     """Three of four came anew while the last still ran, so that nobody is waited for; the fourth is not made yet."""
-    old, anew = gang(wish)[2], gang(wish, at=())
-    stage, one = seen(3, beside, pods=[old])
+    old, new_pods = gang(wish)[2], gang(wish, at=())
+    stage, one = seen(3, others, pods=[old])
     stage.view.settle(stage.now_s)
-    stage.put(anew[0], anew[1], anew[3]).view.settle(stage.now_s)
+    stage.put(new_pods[0], new_pods[1], new_pods[3]).view.settle(stage.now_s)
     assert stage.view.awaited_members.missing_pods(one) == 0
     stage.view.drop_pod(old.metadata.uid)
     plan = stage.plans.plan_of(one.key, stage.now_s)
-    assert (len(plan.hosts), len(plan.open_seats)) == (placed, 0)
+    assert (len(plan.hosts), len(plan.open_seats)) == (expected_hosts, 0)
 
 
 class Calls:

@@ -21,7 +21,7 @@ def lease(ago_s, term_s=4):
 
 
 @pytest.mark.parametrize(
-    ("found", "stands"),
+    ("found", "lease_state"),
     [
         pytest.param(lease(1), "Placed", id="it is renewed"),
         pytest.param(lease(11), "Placed", id="another may still take it"),
@@ -33,8 +33,8 @@ def lease(ago_s, term_s=4):
         pytest.param(Lease(spec=LeaseSpec(renew_time="yesterday")), "Gone", id="no time that can be read"),
     ],
 )
-def test_how_a_lease_stands(found, stands):
-    assert placer_state(found, BOUND_S, NOW_S) is PlacerState(stands)
+def test_how_a_lease_stands(found, lease_state):
+    assert placer_state(found, BOUND_S, NOW_S) is PlacerState(lease_state)
 
 
 class Server:

@@ -95,9 +95,9 @@ def test_a_gang_of_as_many_workers_that_needs_fewer_is_looked_at_by_itself():
     """Masters without a GPU count towards the min: one gang needs both workers, the other none."""
     w = World(1).put_group("both", 3, created=1).put_group("none", 2, created=2)
     both = [world.volcano("both", 1, gpus=0)[0], *world.volcano("both", 3)[1:]]
-    none = [*world.volcano("none", 2, gpus=0), *world.volcano("none", 4)[2:]]
-    w.put(*both, *none)
-    assert (w.plan(both[1]), w.plan(none[2])) == ({}, {"none-2": "a0"})
+    without_min = [*world.volcano("none", 2, gpus=0), *world.volcano("none", 4)[2:]]
+    w.put(*both, *without_min)
+    assert (w.plan(both[1]), w.plan(without_min[2])) == ({}, {"none-2": "a0"})
 
 
 def test_a_more_important_gang_keeps_what_it_has_above_its_min():
@@ -137,13 +137,13 @@ def test_a_gang_prefers_room_that_no_other_hopes_for():
 
 @pytest.mark.parametrize("order", [pytest.param(order, id=str(order)) for order in permutations(range(4))])
 def test_groups_whose_pods_are_bound_one_by_one_leave_each_others_leaves(order):
-    w, placed = World(3, 3, 3), {}
+    w, node_by_pod = World(3, 3, 3), {}
     for at in order:
         group, worker = divmod(at, 2)
         marks = {labels.LWS_NAME: "s", labels.LWS_GROUP: str(group), labels.LWS_WORKER: str(worker)}
         pod = world.pod(f"g-{at}", 8, marks=marks, notes={labels.LWS_SIZE: "2"}, uid=f"u{at}")
-        placed |= w.put(pod).schedule(pod)
-    assert [len(leaves({at: placed[f"g-{at}"] for at in group})) for group in ((0, 1), (2, 3))] == [1, 1]
+        node_by_pod |= w.put(pod).schedule(pod)
+    assert [len(leaves({at: node_by_pod[f"g-{at}"] for at in group})) for group in ((0, 1), (2, 3))] == [1, 1]
 
 
 def test_a_pod_by_itself_prefers_room_that_no_other_hopes_for():
@@ -172,7 +172,7 @@ def test_members_to_come_are_counted_once_with_the_heaviest_shape():
 class TestWork:
     """Lines of Python that a question runs, beside such a tenant and without it."""
 
-    def asked(self, *tenants):
+    def steps_of(self, *tenants):
         w, old = World(*[40] * 25), world.volcano("old", 8, priority=1000)
         w.put(*tenants, *old)
         for each in (*tenants, old[0]):
@@ -194,7 +194,7 @@ class TestWork:
         pytest.param(greedy(total=None, minimum=7_000), id="with a min that the cluster holds"),
     ])  # fmt: skip
     def test_a_question_at_1000_nodes_costs_about_the_same_without_such_a_gang(self, tenants):
-        assert self.asked(*tenants) < 4 * self.asked(*world.koordinator("honest", 2, gpus=1, at=["a0"]))
+        assert self.steps_of(*tenants) < 4 * self.steps_of(*world.koordinator("honest", 2, gpus=1, at=["a0"]))
 
 
 class TestPatience:

@@ -15,19 +15,19 @@ def test_a_gang_lands_under_one_leaf_in_ring_order():
     assert node_by_pod == {f"bert-{i}": f"a{i}" for i in range(4)}
 
 
-@pytest.mark.parametrize("asked", [[3, 1, 0, 2], [2, 3, 1, 0]])
-def test_the_order_in_which_members_are_asked_about_changes_nothing(asked):
+@pytest.mark.parametrize("order", [[3, 1, 0, 2], [2, 3, 1, 0]])
+def test_the_order_in_which_members_are_asked_about_changes_nothing(order):
     w, pods = World(4, 4), world.volcano("bert", 4)
     w.put(*pods)
-    w.schedule(*[pods[i] for i in asked])
+    w.schedule(*[pods[i] for i in order])
     assert [w.member(p).node for p in pods] == ["a0", "a1", "a2", "a3"]
 
 
 def test_asking_twice_gives_the_same_answer():
     w, (first, *rest) = World(4, 4), world.volcano("bert", 4)
     w.put(first, *rest)
-    one, two, alone = w.fit(first), w.fit(first), w.fit(first, ["a0"])
-    assert one.nodes == two.nodes == alone.nodes == ("a0",)
+    one, two, single_name = w.fit(first), w.fit(first), w.fit(first, ["a0"])
+    assert one.nodes == two.nodes == single_name.nodes == ("a0",)
 
 
 @pytest.mark.contract("CS-04")

@@ -92,10 +92,10 @@ def test_a_question_after_a_binding_takes_the_work_of_the_change(size):
     w.fit(other[0])
     w.fit(pods[0])
     w.fit(other[1])
-    taken = []
+    steps = []
     for pod in pods[1:8]:
         w.bind(pod, w.fit(pod).node)
         before = w.plans.steps
         w.fit(other[1])
-        taken.append(w.plans.steps - before)
-    assert max(taken) <= 8
+        steps.append(w.plans.steps - before)
+    assert max(steps) <= 8

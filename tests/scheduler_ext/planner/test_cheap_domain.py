@@ -17,16 +17,16 @@ def full(*sizes, off_map=0, priority=0, gpus=8):
     return w.put(*(world.pod(f"on-{name}", gpus, at=name, priority=priority) for name in w.names), *HIGH)
 
 
-def cheap(w, need, held=(), widest=None, pod=HIGH[0]):
+def cheap(w, need, held_hosts=(), widest=None, pod=HIGH[0]):
     """Return the hosts on which a gang preempts, by name; None for no opinion."""
     w.view.settle(w.now_s)
     member, rows = w.member(pod), w.view.snapshot.row_of
     room = w.view.snapshot.room_after_preemption(member.shape, member.priority, ())
-    found = cheap_hosts(w.view, member, need, room, [rows[name] for name in held], widest, LATER_S)
+    found = cheap_hosts(w.view, member, need, room, [rows[name] for name in held_hosts], widest, LATER_S)
     return None if found is None else {w.view.fabric.hosts[row]: int(found[row]) for row in found.nonzero()[0].tolist()}
 
 
-@pytest.mark.parametrize(("need", "held", "widest", "found"), [
+@pytest.mark.parametrize(("need", "held_hosts", "widest", "found"), [
     pytest.param(2, (), None, 2, id="a leaf"),
     pytest.param(3, (), None, 3, id="a spine, where no leaf is large enough"),
     pytest.param(3, (), 2, 3, id="a spine, which is as wide as it may be"),
@@ -35,8 +35,8 @@ def cheap(w, need, held=(), widest=None, pod=HIGH[0]):
     pytest.param(1, ("a0", "b0"), 1, None, id="none, where its members are too far from each other"),
     pytest.param(9, (), None, None, id="none for more than there are"),
 ])  # fmt: skip
-def test_how_wide_the_domain_is(need, held, widest, found):
-    hosts = cheap(full(2, 2, 2, 2), need, held, widest)
+def test_how_wide_the_domain_is(need, held_hosts, widest, found):
+    hosts = cheap(full(2, 2, 2, 2), need, held_hosts, widest)
     assert (None if hosts is None else sum(hosts.values())) == found
 
 
@@ -85,11 +85,11 @@ def test_of_domains_that_cost_nothing_the_one_with_least_room_is_chosen():
 
 def looked_at(w, need):
     """Return the hosts that a search for a domain looks at, by name."""
-    seen, snapshot = set(), w.view.snapshot
+    rows, snapshot = set(), w.view.snapshot
     free_at = snapshot.resources.free_at
-    snapshot.resources.free_at = lambda row: seen.add(w.names[row]) or free_at(row)
+    snapshot.resources.free_at = lambda row: rows.add(w.names[row]) or free_at(row)
     cheap(w, need)
-    return seen
+    return rows
 
 
 def test_nobody_who_runs_is_looked_at_where_a_domain_is_free():

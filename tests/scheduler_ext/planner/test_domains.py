@@ -42,7 +42,7 @@ def table(*numbers):
 
 
 class TestDomains:
-    @pytest.mark.parametrize(("tables", "counts", "held", "widest", "found"), [
+    @pytest.mark.parametrize(("tables", "counts", "held_hosts", "widest", "found"), [
         pytest.param([(3, 3, 1, 1, 2, 2)], [2], [], 1, [(2, 4), (4, 6), (0, 2)], id="leaves, the tightest first"),
         pytest.param([(1, 1, 1, 1, 2, 2)], [4], [], 3, [(4, 6), (0, 4), (4, 6), (0, 6)], id="then wider"),
         pytest.param([(1, 1, 1, 1, 2, 2)], [4], [], 2, [(4, 6), (0, 4), (4, 6)], id="none wider than allowed"),
@@ -54,8 +54,8 @@ class TestDomains:
         pytest.param([(2,) * 6], [1], [0, 2], 1, [], id="which may be wider than is allowed"),
         pytest.param([(1,) * 6], [7], [], 3, [], id="none is large enough"),
     ])  # fmt: skip
-    def test_which_domains_may_hold_every_shape(self, tables, counts, held, widest, found):
-        assert list(domains_with_room(tree(), [table(*each) for each in tables], counts, held, widest)) == found
+    def test_which_domains_may_hold_every_shape(self, tables, counts, held_hosts, widest, found):
+        assert list(domains_with_room(tree(), [table(*each) for each in tables], counts, held_hosts, widest)) == found
 
     def test_hosts_off_the_map_are_in_no_domain(self):
         fabric = with_unmapped_hosts(tree(), ["x0", "x1"])
@@ -104,7 +104,7 @@ class TestShares:
 
 
 class TestArranged:
-    @pytest.mark.parametrize(("sizes", "room", "fixed", "apart", "found"), [
+    @pytest.mark.parametrize(("sizes", "room", "fixed", "exclusive", "found"), [
         pytest.param([3, 2, 2], [4, 3], {}, [False] * 3, [1, 0, 0], id="each in the room there is"),
         pytest.param([2, 2], [2, 2], {}, [False] * 2, [0, 1], id="of alike switches the first"),
         pytest.param([2, 1], [5, 3], {}, [False] * 2, [1, 1], id="the fullest switch first"),
@@ -117,8 +117,8 @@ class TestArranged:
         pytest.param([4, 3, 3, 2], [6, 6], {}, [False] * 4, [0, 1, 1, 0], id="only one way"),
         pytest.param([2, 2, 2], [1, 1, 2, 2, 2], {}, [True] * 3, [2, 3, 4], id="past those that are too small"),
     ])  # fmt: skip
-    def test_a_switch_for_each_group(self, sizes, room, fixed, apart, found):
-        chosen = assign_switches(sizes, room, fixed, apart)
+    def test_a_switch_for_each_group(self, sizes, room, fixed, exclusive, found):
+        chosen = assign_switches(sizes, room, fixed, exclusive)
         assert chosen == (found if found is None or len(found) == len(sizes) else found * len(sizes))
 
     def test_a_group_tried_under_a_switch_is_a_step(self):
@@ -163,9 +163,9 @@ class TestRanks:
         found = self.members(("a", 0), ("a", 1), ("b", 0), ("b", 1))
         order = [(m.membership.role, m.membership.rank) for m in seating_order(found, (("b", 1),), ())]
         assert order == [("b", 0), ("a", 0), ("a", 1), ("b", 1)]
-        there = self.members(("b", 7))
-        assert [m.membership.role for m in seating_order(found, (("b", 1),), there)] == ["a", "a", "b", "b"]
-        assert [m.membership.role for m in seating_order(found, (("b", 2),), there)] == ["b", "a", "a", "b"]
+        members = self.members(("b", 7))
+        assert [m.membership.role for m in seating_order(found, (("b", 1),), members)] == ["a", "a", "b", "b"]
+        assert [m.membership.role for m in seating_order(found, (("b", 2),), members)] == ["b", "a", "a", "b"]
 
 
 class TestApart:
@@ -181,9 +181,9 @@ class TestApart:
         w.view.settle(w.now_s)
         gangs = {key.name: gang for key, gang in w.view.gangs.items()}
         planned = {"runs": [6]}
-        barred = exclusive_rows(w.view, gangs["mine"], lambda key: planned.get(key.name, ()))
+        excluded = exclusive_rows(w.view, gangs["mine"], lambda key: planned.get(key.name, ()))
         # c0 and the hosts of its spine: its gang shares not even a spine with another gang of the set.
-        assert barred.nonzero()[0].tolist() == [2, 3, 4, 5, 6, 7]
+        assert excluded.nonzero()[0].tolist() == [2, 3, 4, 5, 6, 7]
         gangs["mine"].members.clear()
         gangs["mine"].leave("")
         assert exclusive_rows(w.view, gangs["mine"], lambda key: ()) is None
@@ -218,7 +218,7 @@ class TestStrictOrder:
         assert order.domain_against(small) is None
         assert not order.keep_domain_for(w.view, elsewhere)
 
-    @pytest.mark.parametrize(("size", "more", "taken", "kept"), [
+    @pytest.mark.parametrize(("size", "more", "busy", "domain"), [
         pytest.param(2, {}, [], (0, 2), id="the lowest tier that could hold it"),
         pytest.param(2, {}, ["a0"], (2, 4), id="there, where most is free now"),
         pytest.param(3, {}, [], (0, 4), id="a wider one for more"),
@@ -226,15 +226,15 @@ class TestStrictOrder:
         pytest.param(9, {}, [], None, id="none that is too small"),
         pytest.param(2, {"at": ["a0"]}, [], None, id="none for one that runs"),
     ])  # fmt: skip
-    def test_which_domain_is_kept(self, size, more, taken, kept):
+    def test_which_domain_is_kept(self, size, more, busy, domain):
         w = World(2, 2, 2, 2).put(*world.volcano("large", size, marks={labels.KUEUE_QUEUE: "train"}, **more))
-        w.put(*(world.pod(f"on-{name}", 8, at=name) for name in taken)).view.settle(w.now_s)
+        w.put(*(world.pod(f"on-{name}", 8, at=name) for name in busy)).view.settle(w.now_s)
         order, small = StrictOrder(frozenset({"train"})), world.volcano("small", 1, marks={labels.KUEUE_QUEUE: "train"})
         w.put(*small)
         large = w.view.gangs[self.KEY]
-        assert order.keep_domain_for(w.view, large) is (kept is not None)
+        assert order.keep_domain_for(w.view, large) is (domain is not None)
         found = order.domain_against(w.view.gangs[w.member(small[0]).membership.key])
-        assert (None if found is None else (found.rows.start, found.rows.stop)) == kept
+        assert (None if found is None else (found.rows.start, found.rows.stop)) == domain
 
 
 def test_room_is_narrowed_to_a_domain_to_shares_and_beside_what_is_barred():
@@ -273,9 +273,11 @@ def test_room_under_hard_spread_constraints(maximum, even, anchors, left):
 def test_members_keep_the_hosts_to_which_they_were_sent_while_there_is_any():
     members = [member_of(each) for each in world.volcano("g", 4)]
     gang = Gang(GangKey("default", "g", "scheduling.volcano.sh"), 0)
-    wished = {"uid-g-0": 1, "uid-g-1": 1, "uid-g-2": 0}
+    nominated = {"uid-g-0": 1, "uid-g-1": 1, "uid-g-2": 0}
     room = table(0, 1, 5)
-    kept = keep_nominated_hosts(
-        GangRequest(gang, tuple(members), nominated_hosts=wished), PodBatch(members[0].shape, tuple(members), 0), room
+    host_by_uid = keep_nominated_hosts(
+        GangRequest(gang, tuple(members), nominated_hosts=nominated),
+        PodBatch(members[0].shape, tuple(members), 0),
+        room,
     )
-    assert (kept, room.tolist()) == ({"uid-g-0": 1}, [0, 0, 5])
+    assert (host_by_uid, room.tolist()) == ({"uid-g-0": 1}, [0, 0, 5])

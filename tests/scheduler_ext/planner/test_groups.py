@@ -34,10 +34,10 @@ def policy(w, minimum, tier=1, gang_tier=None):
     return w.put_group("g", minimum, subGroupPolicy=[rule], **hard)
 
 
-def by_part(placed):
+def by_part(node_by_pod):
     """{partition: its leaves, as letters}."""
     found = {}
-    for name, node in sorted(placed.items()):
+    for name, node in sorted(node_by_pod.items()):
         found.setdefault(name.split("-")[1], set()).add(node[0])
     return ["".join(sorted(leaves)) for leaves in found.values()]
 
@@ -117,8 +117,8 @@ def test_a_group_never_returns_outside_the_level_of_its_gang():
     assert w.plan(pods[2]) == {}
     assert not w.fit(pods[2]).nodes
     w.view.drop_pod(pods[0].metadata.uid)
-    again = parted(2, 2)[0]
-    assert w.put(again).plan(again) == {"g-0-0": "a0"}
+    replacement = parted(2, 2)[0]
+    assert w.put(replacement).plan(replacement) == {"g-0-0": "a0"}
 
 
 def test_a_gang_whose_members_run_in_two_domains_of_its_level_waits():

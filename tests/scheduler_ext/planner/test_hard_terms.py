@@ -51,24 +51,24 @@ fabrics = st.lists(st.integers(0, 4), min_size=2, max_size=4)
 class Gang:
     """A gang with what it requires, as its pods and its PodGroup say."""
 
-    def __init__(self, w, name, asked):
-        self.name, self.asked = name, asked
-        self.tier, self.group_tier, self.slices = asked["tier"], None, None
-        self.multiple, self.in_tree = asked["multiple"], False
-        notes, self.group_of, self.pods = dict(asked["soft"]), {}, []
+    def __init__(self, w, name, request):
+        self.name, self.asked = name, request
+        self.tier, self.group_tier, self.slices = request["tier"], None, None
+        self.multiple, self.in_tree = request["multiple"], False
+        notes, self.group_of, self.pods = dict(request["soft"]), {}, []
         if self.multiple > 1:
             notes[labels.PODS_PER_HOST_MULTIPLE] = str(self.multiple)
-        if asked["slice_tier"] is not None and asked["dialect"] in ("ours", "volcano"):
-            self.slices = asked["slice_tier"], asked["slice_size"]
+        if request["slice_tier"] is not None and request["dialect"] in ("ours", "volcano"):
+            self.slices = request["slice_tier"], request["slice_size"]
             notes[kueue.SLICE_LEVEL], notes[kueue.SLICE_SIZE] = SLICES[str(self.slices[0])], str(self.slices[1])
-        marks = getattr(self, f"_{asked['dialect']}")(w, notes)
-        for at in range(asked["size"]):
-            meta = {"owner": f"StatefulSet/{name}-0"} if asked["dialect"] == "lws" else {}
-            own = {labels.RANK: str(at)} if asked["dialect"] != "lws" else {}
+        marks = getattr(self, f"_{request['dialect']}")(w, notes)
+        for at in range(request["size"]):
+            meta = {"owner": f"StatefulSet/{name}-0"} if request["dialect"] == "lws" else {}
+            own = {labels.RANK: str(at)} if request["dialect"] != "lws" else {}
             self.pods.append(
-                world.pod(f"{name}-{at}", asked["gpus"], notes={**notes, **own}, marks=marks(at), created=at, **meta)
+                world.pod(f"{name}-{at}", request["gpus"], notes={**notes, **own}, marks=marks(at), created=at, **meta)
             )
-            if asked["dialect"] == "native":
+            if request["dialect"] == "native":
                 self.pods[-1].spec.scheduling_group = {"podGroupName": name}
 
     def _part(self, at):
@@ -92,13 +92,13 @@ class Gang:
     def _kai(self, w, notes):
         self._groups()
 
-        def within(tier):
+        def constraint(tier):
             return {} if tier is None else {"topologyConstraint": {"requiredTopologyLevel": str(tier)}}
 
         parts = sorted({*self.group_of.values()})
-        subgroups = [{"name": f"s{part}", "minMember": 1, **within(self.group_tier)} for part in parts]
+        subgroups = [{"name": f"s{part}", "minMember": 1, **constraint(self.group_tier)} for part in parts]
         minimum = min(self.asked["minimum"], self.asked["size"])
-        w.put_group(self.name, minimum, Dialect.KAI, subGroups=subgroups, **within(self.tier))
+        w.put_group(self.name, minimum, Dialect.KAI, subGroups=subgroups, **constraint(self.tier))
         notes[labels.KAI_GROUP] = self.name
         return lambda at: {"kai.scheduler/subgroup-name": f"s{self._part(at)}"}
 
@@ -162,9 +162,9 @@ def domain(node, tier):
 class Case:
     """One cluster with some gangs, and what happens to it."""
 
-    def __init__(self, leaves, asked):
+    def __init__(self, leaves, requests):
         self.w = World(*leaves, 1)
-        self.gangs = [Gang(self.w, f"g{at}", each) for at, each in enumerate(asked)]
+        self.gangs = [Gang(self.w, f"g{at}", each) for at, each in enumerate(requests)]
         self.trees = [gang.asked["tree"] for gang in self.gangs if gang.in_tree]
         if self.trees:
             tier, minimum = self.trees[0]
@@ -220,9 +220,9 @@ class Case:
             assert gang.odd_hosts(own) == {}, gang.asked
 
 
-def play(leaves, asked, happenings):
+def play(leaves, requests, happenings):
     """Ask about some gangs, let things happen, and judge after each."""
-    case = Case(leaves, asked)
+    case = Case(leaves, requests)
     case.ask()
     case.check()
     case.check_start()
@@ -243,15 +243,15 @@ gangs = st.lists(terms, min_size=1, max_size=3)
 
 @settings(max_examples=100, deadline=None)
 @given(fabrics, gangs, events)
-def test_no_plan_breaks_a_required_term(leaves, asked, happenings):
-    play(leaves, asked, happenings)
+def test_no_plan_breaks_a_required_term(leaves, requests, happenings):
+    play(leaves, requests, happenings)
 
 
 def test_a_multiple_is_completed_by_pods_of_its_own_group():
     """Groups on one host each: the odd pod of one group drew a pod of another group to its host."""
-    asked = {"size": 7, "gpus": 4, "minimum": 1, "tier": None, "group_tier": 0, "groups": 3, "slice_tier": None,
+    request = {"size": 7, "gpus": 4, "minimum": 1, "tier": None, "group_tier": 0, "groups": 3, "slice_tier": None,
              "slice_size": 2, "multiple": 2, "dialect": "kai", "tree": None, "soft": {}}  # fmt: skip
-    play([0, 2], [asked], [])
+    play([0, 2], [request], [])
 
 
 MULTIPLES = {

@@ -24,7 +24,7 @@ def reservation(gang, rows, until_s=600.0):
     return Reservation(gang.key, nodes, ReservationReason.PREEMPTION, gang.priority, until_s)
 
 
-def barred(table, gang):
+def excluded_rows(table, gang):
     marks = table.rows_against(gang, ROW_OF, len(NODES))
     return None if marks is None else marks.nonzero()[0].tolist()
 
@@ -37,15 +37,15 @@ def barred(table, gang):
 def test_which_priorities_may_not_use_reserved_nodes(priority, rows):
     named, table = gangs(holder=10, other=priority), Reservations()
     table.put(reservation(named["holder"], [1, 2]))
-    assert barred(table, named["other"]) == rows
+    assert excluded_rows(table, named["other"]) == rows
 
 
 def test_the_holder_uses_its_nodes_and_several_gangs_have_nodes_together():
     named, table = gangs(one=10, two=10, other=0), Reservations()
     table.put(reservation(named["one"], [0]))
     table.put(reservation(named["two"], [3]))
-    assert barred(table, named["one"]) == [3]
-    assert barred(table, named["other"]) == [0, 3]
+    assert excluded_rows(table, named["one"]) == [3]
+    assert excluded_rows(table, named["other"]) == [0, 3]
 
 
 def test_a_reservation_is_a_change_only_with_other_nodes_or_priority():
@@ -61,7 +61,7 @@ def test_a_reservation_is_a_change_only_with_other_nodes_or_priority():
     table.release(bert.key)
     table.release(bert.key)
     assert table.release_count == 2
-    assert barred(table, gangs(other=0)["other"]) is None
+    assert excluded_rows(table, gangs(other=0)["other"]) is None
 
 
 def test_reservations_end_by_their_time_each_for_itself():
@@ -69,7 +69,7 @@ def test_reservations_end_by_their_time_each_for_itself():
     table.put(reservation(named["one"], [0], until_s=600.0))
     table.put(reservation(named["two"], [3], until_s=601.0))
     assert [each.holder.name for each in table.expire(600.0)] == ["one"]
-    assert barred(table, named["other"]) == [3]
+    assert excluded_rows(table, named["other"]) == [3]
 
 
 def test_a_node_that_does_not_exist_is_nothing_and_counts_once_it_does():
@@ -77,7 +77,7 @@ def test_a_node_that_does_not_exist_is_nothing_and_counts_once_it_does():
     table.put(reservation(named["holder"], [1, 2]))
     assert table.rows_against(named["other"], {"n1": 0}, 1).tolist() == [True]
     table.clear_rows()  # as the planner does when rows change their meaning
-    assert barred(table, named["other"]) == [1, 2]
+    assert excluded_rows(table, named["other"]) == [1, 2]
 
 
 def test_of_too_many_reservations_the_last_ones_bar_nobody():

@@ -28,10 +28,10 @@ def domain(node, tier):
     return (node, node[0], (ord(node[0]) - ord("a")) // 2)[tier]
 
 
-def broken(placed, group_of, gang_tier, group_tier):
+def broken(node_by_pod, group_of, gang_tier, group_tier):
     """The levels that some placed pods leave: {name: node} and {name: group}."""
     spans = defaultdict(set)
-    for name, node in placed.items():
+    for name, node in node_by_pod.items():
         if gang_tier is not None:
             spans["gang"].add(domain(node, gang_tier))
         if group_tier is not None:
@@ -48,11 +48,11 @@ def volcano(w, parts, gang_tier, group_tier, words, minimum):
 
 
 def kai_subgroups(w, parts, gang_tier, group_tier, words, minimum):
-    def within(tier):
+    def constraint(tier):
         return {} if tier is None else {"topologyConstraint": {"requiredTopologyLevel": str(tier)}}
 
-    each = [{"name": f"s{part}", "minMember": 1, **within(group_tier)} for part in sorted(set(parts))]
-    w.put_group("g", minimum, Dialect.KAI, subGroups=each, **within(gang_tier))
+    each = [{"name": f"s{part}", "minMember": 1, **constraint(group_tier)} for part in sorted(set(parts))]
+    w.put_group("g", minimum, Dialect.KAI, subGroups=each, **constraint(gang_tier))
     return [({labels.KAI_GROUP: "g", **words}, {kai.SUBGROUP: f"s{part}"}) for part in parts], {}
 
 
@@ -61,9 +61,9 @@ def lws(w, parts, gang_tier, group_tier, words, minimum):
     notes |= {} if gang_tier is None else {sets.LWS: str(gang_tier)}
     notes |= {} if group_tier is None else {sets.LWS_SUBGROUP: str(group_tier)}
     marks = {labels.LWS_NAME: "s", labels.LWS_GROUP: "0"}
-    made = [(notes, {**marks, labels.LWS_WORKER: str(at), sets.LWS_SUBGROUP_INDEX: str(part)})
+    pods = [(notes, {**marks, labels.LWS_WORKER: str(at), sets.LWS_SUBGROUP_INDEX: str(part)})
             for at, part in enumerate(parts)]  # fmt: skip
-    return made, {"owner": "StatefulSet/s-0"}
+    return pods, {"owner": "StatefulSet/s-0"}
 
 
 @settings(max_examples=150, deadline=None)
@@ -73,8 +73,10 @@ def lws(w, parts, gang_tier, group_tier, words, minimum):
 def test_no_plan_leaves_a_required_level(leaves, groups, gang_tier, group_tier, words, dialect, gpus, minimum, lost):
     w = World(*leaves, 1)
     parts = [part for part, size in enumerate(groups) for _ in range(size)]
-    made, meta = dialect(w, parts, gang_tier, group_tier, words, min(minimum, len(parts)))
-    pods = [world.pod(f"p{at:02}", gpus, notes=notes, marks=marks, **meta) for at, (notes, marks) in enumerate(made)]
+    gang_pods, meta = dialect(w, parts, gang_tier, group_tier, words, min(minimum, len(parts)))
+    pods = [
+        world.pod(f"p{at:02}", gpus, notes=notes, marks=marks, **meta) for at, (notes, marks) in enumerate(gang_pods)
+    ]
     group_of = {f"p{at:02}": part for at, part in enumerate(parts)}
     nodes = w.put(*pods).schedule(*pods)
     assert broken(nodes, group_of, gang_tier, group_tier) == {}

@@ -23,18 +23,18 @@ def key(w, pod):
 
 
 @pytest.mark.parametrize(
-    ("total", "hoped"),
+    ("total", "growth_seats"),
     [
         pytest.param(3, 1, id="one above the min"),
         pytest.param(1026, 1024, id="as many as are looked for"),
         pytest.param(1027, 0, id="one more, and none is"),
     ],
 )
-def test_seats_for_members_above_the_min_that_nobody_has_created(total, hoped):
+def test_seats_for_members_above_the_min_that_nobody_has_created(total, growth_seats):
     w, pods = World(1), world.koordinator("bert", 1, minimum=2, total=total)
     w.put(*pods).view.settle(w.now_s)
     request = w.plans.request_of(w.view.gangs[key(w, pods[0])])
-    assert (request.absent.missing, request.absent.growth) == (1, hoped)
+    assert (request.absent.missing, request.absent.growth) == (1, growth_seats)
 
 
 def test_a_gang_of_which_nothing_is_known_asks_for_nothing():
@@ -73,18 +73,18 @@ def test_an_answer_is_believed_up_to_its_time_and_no_longer():
 
 
 @pytest.mark.parametrize(
-    ("node", "age_s", "told"),
+    ("node", "age_s", "is_cleared"),
     [
         pytest.param("a0", 60.0, {}, id="as long as it may"),
         pytest.param("a0", 60.5, {"g-0": ("", NominationReason.EXPIRED)}, id="longer"),
         pytest.param("", 60.5, {}, id="and is taken back once"),
     ],
 )
-def test_a_nomination_may_stand_so_long(node, age_s, told):
+def test_a_nomination_may_stand_so_long(node, age_s, is_cleared):
     w = World(2).put(*(pods := world.koordinator("g", 1, nominated=node, ours=True)))
     since_s = {pods[0].metadata.uid: w.now_s - age_s}
     found = nominate(w.plans, list(w.view.gangs), CHOICES, since_s, w.now_s)
-    assert {wish.name: (wish.node, wish.reason) for wish in found} == told
+    assert {wish.name: (wish.node, wish.reason) for wish in found} == is_cleared
 
 
 def test_room_is_kept_until_a_members_patience_ends():
@@ -123,17 +123,17 @@ def test_a_statefulset_says_how_many_it_has(spec, total):
 
 
 @pytest.mark.parametrize(
-    ("names", "told"),
+    ("names", "count"),
     [
         pytest.param(1024, 1024, id="each of a list as long as may be"),
         pytest.param(1025, 64, id="a few of a longer one"),
     ],
 )
-def test_how_many_nodes_are_told_why(names, told):
+def test_how_many_nodes_are_told_why(names, count):
     w = World(2, 2)
     (lone,) = world.volcano("big", 1, notes=REQUIRED, gpus=16)
     answer = w.put(lone).fit(lone, [f"other{at}" for at in range(names)])
-    assert (len(answer.forbidden), len(answer.no_room)) == (told, 0)
+    assert (len(answer.forbidden), len(answer.no_room)) == (count, 0)
 
 
 def test_a_score_is_given_to_the_best_256_nodes_that_were_asked_about():
@@ -150,8 +150,8 @@ def test_a_view_that_may_be_old_forbids_few_nodes_and_says_when_and_why():
     answer = Told(postpone(refusal, 0.5, pause_s=0.25), [f"n{at}" for at in range(65)])
     assert (list(answer.nodes), answer.all_kept, answer.pause_s, dict(answer.no_room)) == ([], False, 0.25, {})
     assert list(answer.forbidden) == [f"n{at}" for at in range(64)]
-    said = "OldView at 1970-01-01T00:00:00.500000Z: NoRoom: 8 pods must start together"
-    assert set(answer.forbidden.values()) == {said}
+    message = "OldView at 1970-01-01T00:00:00.500000Z: NoRoom: 8 pods must start together"
+    assert set(answer.forbidden.values()) == {message}
 
 
 @pytest.mark.parametrize(
@@ -233,8 +233,8 @@ def test_the_rank_of_each_member(members, ranks, bases):
         for at, index in enumerate(indexes)
     ]
     w = World(1).put(*pods)
-    found, told = ranks_of([w.member(pod) for pod in pods])
-    assert ([found[pod.metadata.uid] for pod in pods], told) == (ranks, bases)
+    found, faults = ranks_of([w.member(pod) for pod in pods])
+    assert ([found[pod.metadata.uid] for pod in pods], faults) == (ranks, bases)
 
 
 OF_BERT = {labels.VOLCANO_GROUP: "bert"}

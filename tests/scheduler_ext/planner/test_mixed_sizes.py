@@ -54,14 +54,14 @@ def with_request(name, at, cpu="1", memory="1Gi", gpus=4):
     return world.see(one_pod, at)
 
 
-@pytest.mark.parametrize(("there", "node"), [
+@pytest.mark.parametrize(("pods", "node"), [
     pytest.param({"a0": {}, "a1": {"cpu": "20"}}, "a1", id="CPU, where the GPUs are equal"),
     pytest.param({"a0": {"memory": "8Gi"}, "a1": {}}, "a0", id="memory, where the GPUs are equal"),
     pytest.param({"a0": {"cpu": "20", "gpus": 2}, "a1": {}}, "a1", id="GPUs before CPU"),
 ])  # fmt: skip
-def test_other_resources_decide_where_the_accelerators_are_equal(there, node):
+def test_other_resources_decide_where_the_accelerators_are_equal(pods, node):
     w = World(2)
-    w.put(*(with_request(f"on-{name}", name, **wants) for name, wants in there.items()))
+    w.put(*(with_request(f"on-{name}", name, **wants) for name, wants in pods.items()))
     single = world.pod("single", 4)
     assert w.put(single).fit(single).nodes == (node,)
 

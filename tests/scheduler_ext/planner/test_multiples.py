@@ -54,14 +54,14 @@ def test_what_members_have_begun_is_completed_first():
     assert Counter(planned.values())["a2"] in (3, 7)
 
 
-@pytest.mark.parametrize(("held", "pods", "room", "found", "left"), [
+@pytest.mark.parametrize(("held_hosts", "pods", "room", "found", "left"), [
     pytest.param([0, 0, 0, 1], 8, [8, 8], [0, 1, 1, 1], [7, 5], id="three lack one, one lacks three"),
     pytest.param([0, 1], 4, [8, 8], [0, 0, 0, 1], [5, 7], id="no more than there are pods, the first host before"),
     pytest.param([0, 1], 8, [2, 8], [0, 0, 1, 1, 1], [0, 5], id="no more than a host has room for"),
     pytest.param([0, 0, 0, 0], 4, [8], [], [8], id="a whole multiple lacks nobody"),
     pytest.param([], 4, [8], [], [8], id="where nobody is nothing has begun"),
 ])  # fmt: skip
-def test_multiples_of_four_are_completed_first(held, pods, room, found, left):
+def test_multiples_of_four_are_completed_first(held_hosts, pods, room, found, left):
     room = np.array(room, np.int32)
-    assert complete_multiples(held, 4, pods, room) == found
+    assert complete_multiples(held_hosts, 4, pods, room) == found
     assert room.tolist() == left

@@ -21,16 +21,16 @@ def wishes(w, choices=CHOICES, since_s=None):
     return {wish.name: (wish.node, wish.reason) for wish in found}
 
 
-def written(w, pods, told, ours=True):
+def written(w, pods, nominations, ours=True):
     """Show the pods with their nominations on them."""
     names = {pod.metadata.name: pod for pod in pods}
-    for name, (node, _) in told.items():
+    for name, (node, _) in nominations.items():
         w.put(nominee(names[name], node, ours))
 
 
 def nominee(pod, node, ours=True):
-    made = msgspec.to_builtins(pod)
-    return world.see(made, uid=pod.metadata.uid, nominated=node, ours=ours)
+    raw_pod = msgspec.to_builtins(pod)
+    return world.see(raw_pod, uid=pod.metadata.uid, nominated=node, ours=ours)
 
 
 def test_a_gang_is_nominated_whole_under_one_leaf_at_its_first_pod():
@@ -119,9 +119,9 @@ def test_a_nominated_node_that_is_lost_is_given_up_for_the_nearest():
     written(w, gang, nominations_now)
     lost = nominations_now["g-1"][0]
     w.view.layout.put_node(world.node(lost, spec={"unschedulable": True}))
-    again = wishes(w)
-    assert set(again) == {"g-1"}
-    node, why = again["g-1"]
+    second_nominations = wishes(w)
+    assert set(second_nominations) == {"g-1"}
+    node, why = second_nominations["g-1"]
     assert (node[0], why) == (lost[0], NominationReason.REPLANNED)
     assert node != lost
 
@@ -175,9 +175,9 @@ def test_higher_priority_is_written_first():
 
 def test_a_gang_gone_and_one_off_the_map_keep_no_other_from_nomination():
     w = World(2).put(*world.koordinator("g", 1))
-    (there,) = w.view.gangs
-    gone = replace(there, name="gone")
-    assert [wish.name for wish in nominate(w.plans, [gone, there], CHOICES, {}, w.now_s)] == ["g-0"]
+    (key,) = w.view.gangs
+    deleted_key = replace(key, name="gone")
+    assert [wish.name for wish in nominate(w.plans, [deleted_key, key], CHOICES, {}, w.now_s)] == ["g-0"]
     assert wishes(World(2, mapped=False).put(*world.koordinator("g", 1))) == {}
 
 

@@ -97,8 +97,8 @@ def test_a_host_that_is_ruled_out_is_told():
     _, fabric, request, plan = volcano(2)
     excluded = fabric.mapped & False
     excluded[next(iter(plan.hosts.values()))] = True
-    barred = replace(request, excluded_rows=excluded)
-    assert {each.term for each in broken_hard_terms(fabric, barred, plan)} == {HardTerm.BARRED_HOST}
+    request_without_host = replace(request, excluded_rows=excluded)
+    assert {each.term for each in broken_hard_terms(fabric, request_without_host, plan)} == {HardTerm.BARRED_HOST}
 
 
 def test_what_running_members_break_already_is_not_the_plans_fault():

@@ -53,13 +53,13 @@ def plans(w):
 
 def overdrawn(w):
     """The nodes on which a plan keeps room that is not there beside the pods."""
-    kept, used = Counter(), Counter()
+    reserved, used = Counter(), Counter()
     for plan in plans(w).values():
         for row, shape in plan.reserved_pods():
-            kept[w.view.fabric.hosts[row]] += shape.gpus()
+            reserved[w.view.fabric.hosts[row]] += shape.gpus()
     for charge in w.view.snapshot.charges.values():
         used[charge.node] += charge.shape.gpus()
-    return [name for name in kept if kept[name] + used[name] > 8]
+    return [name for name in reserved if reserved[name] + used[name] > 8]
 
 
 @MANY
@@ -78,8 +78,8 @@ def test_a_required_tier_is_never_left(scene):
         gang = w.view.gangs[plan.key]
         if gang.tier is not None and plan.hosts:
             tier = min(gang.tier, w.view.fabric.tiers)
-            held = [w.view.host_of(m) for m in gang.members.values() if w.view.host_of(m) is not None]
-            assert len({int(w.view.fabric.switch_of[tier][host]) for host in [*plan.hosts.values(), *held]}) == 1
+            hosts = [w.view.host_of(m) for m in gang.members.values() if w.view.host_of(m) is not None]
+            assert len({int(w.view.fabric.switch_of[tier][host]) for host in [*plan.hosts.values(), *hosts]}) == 1
 
 
 @MANY
@@ -132,21 +132,21 @@ def test_lagging_replicas_put_a_gang_under_the_one_leaf_that_holds_it(size, data
     pods = world.koordinator("bert", size)
     strangers = [world.pod(f"s{name}", 8, at=name) for name in ("a0", "a1", "c0")]
     replicas = [World(size, size, size).put(*strangers), World(size, size, size).put(*strangers)]
-    told, heard, bound = [], [0, 0], {}
-    told += [(pods[index], "") for index in data.draw(st.permutations(range(size)))]
+    history, positions, bound = [], [0, 0], {}
+    history += [(pods[index], "") for index in data.draw(st.permutations(range(size)))]
     for index in data.draw(st.permutations(range(size))):
         each, at = pods[index], data.draw(st.integers(0, 1))
         w = replicas[at]
-        upto = data.draw(st.integers(heard[at], len(told)))
-        for seen, node in told[heard[at] : upto]:
-            w.bind(seen, node) if node else w.put(seen)
-        heard[at] = upto
+        upto = data.draw(st.integers(positions[at], len(history)))
+        for bound_pod, node in history[positions[at] : upto]:
+            w.bind(bound_pod, node) if node else w.put(bound_pod)
+        positions[at] = upto
         if each.metadata.uid not in w.view.pods:
             w.put(each)  # from the request
         offered = [n for n in w.names if n not in ("a0", "a1", "c0") and n not in bound.values()]
-        (kept,) = w.fit(each, offered).nodes
-        bound[each.metadata.name] = kept
-        told.append((each, kept))
+        (chosen,) = w.fit(each, offered).nodes
+        bound[each.metadata.name] = chosen
+        history.append((each, chosen))
     assert leaves(bound) == {"b"}
 
 
@@ -159,12 +159,12 @@ def test_after_any_changes_plans_are_whole_fit_and_answer_the_same_twice(scene, 
     for each in pods[len(pods) // 2 :]:
         w.put(each)
         if free and data.draw(st.booleans()):
-            asked = data.draw(st.sampled_from(free))
-            if asked.metadata.uid in w.view.pods and w.member(asked).is_waiting:
-                nodes = w.fit(asked).nodes
-                assert w.fit(asked).nodes == nodes
+            pod = data.draw(st.sampled_from(free))
+            if pod.metadata.uid in w.view.pods and w.member(pod).is_waiting:
+                nodes = w.fit(pod).nodes
+                assert w.fit(pod).nodes == nodes
                 if nodes and data.draw(st.booleans()):
-                    w.bind(asked, nodes[0])
+                    w.bind(pod, nodes[0])
         if data.draw(st.integers(0, 5)) == 0:
             w.view.drop_pod(data.draw(st.sampled_from(pods)).metadata.uid)
         if data.draw(st.integers(0, 5)) == 0:
@@ -240,12 +240,12 @@ class TestRestart:
     def test_a_restart_in_mid_gang_lands_the_rest_in_the_same_leaf(self, bound):
         sizes, pods = (8, 8), world.volcano("bert", 8)
         node_by_pod = World(*sizes).put(world.pod("x", 8, at="a3"), *pods).schedule(*pods[:bound])
-        again = World(*sizes).put(world.pod("x", 8, at="a3"))
+        restarted = World(*sizes).put(world.pod("x", 8, at="a3"))
         for each in pods[:bound]:
-            again.put(each)
-            again.bind(each, node_by_pod[each.metadata.name])
-        again.put(*pods[bound:])
-        assert leaves(node_by_pod | again.schedule(*pods[bound:])) == {"b"}
+            restarted.put(each)
+            restarted.bind(each, node_by_pod[each.metadata.name])
+        restarted.put(*pods[bound:])
+        assert leaves(node_by_pod | restarted.schedule(*pods[bound:])) == {"b"}
 
     def test_members_that_are_announced_are_waited_for_from_the_restart_on(self):
         w, pods = World(4, 4), world.volcano("bert", 4, created=1)
@@ -382,11 +382,11 @@ def test_a_gang_that_comes_to_require_a_leaf_is_planned_again():
     assert w.plan(pods[0]) == {}
 
 
-@pytest.mark.parametrize("there", [2, 3])
-def test_a_started_gang_has_a_plan_only_while_somebody_is_to_come(there):
-    w, pods = World(4), world.koordinator("bert", there, minimum=4, at=["a0", "a1", "a2"])
+@pytest.mark.parametrize("existing_pods", [2, 3])
+def test_a_started_gang_has_a_plan_only_while_somebody_is_to_come(existing_pods):
+    w, pods = World(4), world.koordinator("bert", existing_pods, minimum=4, at=["a0", "a1", "a2"])
     w.put(*pods)
-    assert len(w.plans.plan_of(w.member(pods[0]).membership.key, w.now_s).open_seats) == 4 - there
+    assert len(w.plans.plan_of(w.member(pods[0]).membership.key, w.now_s).open_seats) == 4 - existing_pods
     w.now_s += PATIENCE_S + 1
     assert w.plans.plan_of(w.member(pods[0]).membership.key, w.now_s) is None
 
@@ -435,7 +435,7 @@ def test_a_stream_of_gangs_never_splits_one_that_fits_a_leaf():
         if max(room.values(), default=0) >= len(pods):
             assert len(leaves(node_by_pod)) == 1
         running.append(pods)
-        gone = pods if not node_by_pod else running[dice.randrange(len(running))] if len(running) > 6 else []
-        running = [each for each in running if each is not gone]
-        for each in gone:
+        leavers = pods if not node_by_pod else running[dice.randrange(len(running))] if len(running) > 6 else []
+        running = [each for each in running if each is not leavers]
+        for each in leavers:
             w.view.drop_pod(each.metadata.uid)

@@ -50,16 +50,16 @@ def domain(node, tier):
 class Question:
     """A gang, the nodes with their free GPUs, and the search for a place that keeps what the gang requires."""
 
-    def __init__(self, free, asked, fixed=None):
+    def __init__(self, free, gang_request, fixed=None):
         """free: node -> free GPUs. fixed: number -> node, of the pods that hold a node already."""
         fixed = fixed or {}
         self.nodes, self.free = [*free], [*free.values()]
-        self.tier, (self.kind, self.unit_tier, self.number) = asked["tier"], asked["kind"]
-        self.minimum = min(asked["minimum"], len(asked["gpus"])) - len(fixed)
-        pods = [(self.unit(at, len(asked["gpus"])), gpus) for at, gpus in enumerate(asked["gpus"])]
+        self.tier, (self.kind, self.unit_tier, self.number) = gang_request["tier"], gang_request["kind"]
+        self.minimum = min(gang_request["minimum"], len(gang_request["gpus"])) - len(fixed)
+        pods = [(self.unit(at, len(gang_request["gpus"])), gpus) for at, gpus in enumerate(gang_request["gpus"])]
         waiting = [pod for at, pod in enumerate(pods) if at not in fixed]
         self.pods = sorted(waiting, key=lambda pod: (pod[0], -pod[1]))  # (run or group, GPUs)
-        self.sizes = Counter(asked["gpus"])
+        self.sizes = Counter(gang_request["gpus"])
         self.running = [(*pods[at], node) for at, node in fixed.items()]  # (run or group, GPUs, node)
         self.span_of_unit = {unit: domain(node, self.unit_tier) for unit, _, node in self.running}
         self.known = set()  # states from which no place was found
@@ -81,8 +81,8 @@ class Question:
 
     def search(self, at, chosen, allowed, span):
         """Try every host for the pod `at`, and none. chosen: the hosts of the pods before it, None for none."""
-        placed = sum(host is not None for host in chosen)
-        if placed + len(self.pods) - at < self.minimum:
+        host_count = sum(host is not None for host in chosen)
+        if host_count + len(self.pods) - at < self.minimum:
             return False
         if at == len(self.pods):
             return self.is_in_multiples(chosen)
@@ -90,7 +90,7 @@ class Question:
         is_first = at == 0 or self.pods[at - 1][0] != unit
         same = not is_first and self.pods[at - 1] == self.pods[at]
         span = None if is_first else span
-        state = (at, *self.free, placed, span, chosen[-1] if same else -1, self.counts(chosen))
+        state = (at, *self.free, host_count, span, chosen[-1] if same else -1, self.counts(chosen))
         if state in self.known:
             return False
         for host in self.hosts(chosen, allowed, span, same, gpus):
@@ -146,12 +146,12 @@ class Question:
         return max(odd.values(), default=0) <= 1
 
 
-def put_gang(w, asked):
+def put_gang(w, gang_request):
     """Show a gang of Volcano to a world, and return its pods."""
-    kind, unit_tier, number = asked["kind"]
-    size, notes, spec = len(asked["gpus"]), {labels.VOLCANO_GROUP: "g"}, {}
-    if asked["tier"] is not None:
-        spec["networkTopology"] = {"highestTierAllowed": asked["tier"]}
+    kind, unit_tier, number = gang_request["kind"]
+    size, notes, spec = len(gang_request["gpus"]), {labels.VOLCANO_GROUP: "g"}, {}
+    if gang_request["tier"] is not None:
+        spec["networkTopology"] = {"highestTierAllowed": gang_request["tier"]}
     if kind == "slices":
         notes |= {kueue.SLICE_LEVEL: ("host", "rack", "block")[unit_tier], kueue.SLICE_SIZE: str(number)}
     if kind == "multiple":
@@ -159,24 +159,24 @@ def put_gang(w, asked):
     if kind == "groups":
         level = {"networkTopology": {"highestTierAllowed": unit_tier}}
         spec["subGroupPolicy"] = [{"name": "w", "matchLabelKeys": [PART], **level}]
-    w.put_group("g", min(asked["minimum"], size), **spec)
+    w.put_group("g", min(gang_request["minimum"], size), **spec)
     return [
         world.pod(f"g-{at}", gpus, notes={**notes, labels.RANK: str(at)}, marks={PART: str(at * number // size)})
-        for at, gpus in enumerate(asked["gpus"])
+        for at, gpus in enumerate(gang_request["gpus"])
     ]
 
 
-def play(leaves, asked):
+def play(leaves, gang_request):
     """Ask about a gang on partly used nodes. If it is refused, look for a place."""
     w = World(*map(len, leaves))
     free = dict(zip(w.names, (gpus for leaf in leaves for gpus in leaf), strict=True))
     w.put(*(world.pod(f"busy-{node}", GPUS - gpus, node) for node, gpus in free.items() if gpus < GPUS))
-    pods = put_gang(w, asked)
+    pods = put_gang(w, gang_request)
     w.put(*pods)
     plan = w.plan(pods[0])
     assert w.plans.rejected_plans == {}
     if not plan:
-        assert not Question(free, asked).has_place()
+        assert not Question(free, gang_request).has_place()
 
 
 def asks(*gpus, minimum=8, tier=None, kind=("plain", 0, 0)):
@@ -185,7 +185,7 @@ def asks(*gpus, minimum=8, tier=None, kind=("plain", 0, 0)):
 
 
 @pytest.mark.parametrize(
-    ("leaves", "asked"),
+    ("leaves", "gang_request"),
     [
         pytest.param([[3, 3, 6]], asks(1, 2, tier=0), id="two shapes on one host"),
         pytest.param([[5, 7, 6]], asks(5, 3, 3, 3, 2, 2, tier=1), id="three shapes that fill the hosts of a leaf"),
@@ -203,26 +203,26 @@ def asks(*gpus, minimum=8, tier=None, kind=("plain", 0, 0)):
         pytest.param([[0], [5, 6, 4]], asks(1, 4, tier=0, kind=("multiple", 0, 2)), id="remainders of two shapes"),
     ],
 )
-def test_a_gang_that_was_refused_has_a_place(leaves, asked):
-    play(leaves, asked)
+def test_a_gang_that_was_refused_has_a_place(leaves, gang_request):
+    play(leaves, gang_request)
 
 
 @settings(max_examples=100, deadline=None)
 @given(fabrics, gangs)
-def test_a_refused_gang_has_no_place(leaves, asked):
-    play(leaves, asked)
+def test_a_refused_gang_has_no_place(leaves, gang_request):
+    play(leaves, gang_request)
 
 
 lost_pods = st.sets(st.integers(0, 7), min_size=1, max_size=7)
 others = st.lists(st.integers(0, GPUS), min_size=12, max_size=12)
 
 
-def play_return(leaves, asked, lost, taken):
+def play_return(leaves, gang_request, lost, busy):
     """Start a gang, lose some of its pods and let others take GPUs of each node. Ask about the pods that come back."""
     w = World(*map(len, leaves))
     free = dict(zip(w.names, (gpus for leaf in leaves for gpus in leaf), strict=True))
     w.put(*(world.pod(f"busy-{node}", GPUS - gpus, node) for node, gpus in free.items() if gpus < GPUS))
-    pods = put_gang(w, {**asked, "minimum": 8})
+    pods = put_gang(w, {**gang_request, "minimum": 8})
     nodes = w.schedule(*pods)
     lost = {at for at in lost if at < len(pods)}
     if len(nodes) < len(pods) or len(lost) in (0, len(pods)):
@@ -231,9 +231,9 @@ def play_return(leaves, asked, lost, taken):
         if at in lost:
             w.view.drop_pod(pod.metadata.uid)
         else:
-            free[nodes[pod.metadata.name]] -= asked["gpus"][at]
+            free[nodes[pod.metadata.name]] -= gang_request["gpus"][at]
     w.plans.plan_all(w.now_s)
-    for (node, gpus), maximum in zip(free.items(), taken, strict=False):
+    for (node, gpus), maximum in zip(free.items(), busy, strict=False):
         if min(gpus, maximum) > 0:
             w.put(world.pod(f"new-{node}", min(gpus, maximum), node))
             free[node] -= min(gpus, maximum)
@@ -243,13 +243,13 @@ def play_return(leaves, asked, lost, taken):
     assert w.plans.rejected_plans == {}
     if not plan:
         fixed = {at: nodes[pod.metadata.name] for at, pod in enumerate(pods) if at not in lost}
-        assert not Question(free, {**asked, "minimum": 8}, fixed).has_place()
+        assert not Question(free, {**gang_request, "minimum": 8}, fixed).has_place()
 
 
 @settings(max_examples=100, deadline=None)
 @given(fabrics, gangs, lost_pods, others)
-def test_returning_pods_that_are_refused_have_no_place(leaves, asked, lost, taken):
-    play_return(leaves, asked, lost, taken)
+def test_returning_pods_that_are_refused_have_no_place(leaves, gang_request, lost, busy):
+    play_return(leaves, gang_request, lost, busy)
 
 
 def play_cases(number, count):
@@ -271,7 +271,7 @@ def test_no_refused_gang_of_twenty_thousand_has_a_place(number):
 
 
 @pytest.mark.parametrize(
-    ("asked", "free", "expected"),
+    ("gang_request", "free", "expected"),
     [
         pytest.param({"tier": 1}, {"a0": 1, "a1": 1, "b0": 1}, True, id="two pods find a leaf with two hosts"),
         pytest.param({"tier": 0}, {"a0": 1, "a1": 1, "b0": 1}, False, id="two pods find no host for both"),
@@ -282,6 +282,6 @@ def test_no_refused_gang_of_twenty_thousand_has_a_place(number):
         pytest.param({"kind": ("multiple", 0, 2), "gpus": [1] * 3}, {"a0": 2, "b0": 1}, True, id="one is left over"),
     ],
 )
-def test_the_judge_knows_what_has_a_place(asked, free, expected):
+def test_the_judge_knows_what_has_a_place(gang_request, free, expected):
     default = {"gpus": [1, 1], "minimum": 2, "tier": None, "kind": ("plain", 0, 0)}
-    assert Question(free, {**default, **asked}).has_place() is expected
+    assert Question(free, {**default, **gang_request}).has_place() is expected

@@ -55,16 +55,16 @@ class TestRequiredGang:
     ])  # fmt: skip
     def test_no_member_is_left_behind(self, refused, leaf):
         w, pods = World(5, 5), world.volcano("bert", 4, notes=REQUIRED)
-        placed = settle(w.put(*pods), pods, refused)
-        assert len(placed) == 4
-        assert leaves(placed) == {leaf}
+        node_by_pod = settle(w.put(*pods), pods, refused)
+        assert len(node_by_pod) == 4
+        assert leaves(node_by_pod) == {leaf}
 
     def test_a_host_lost_after_the_start_moves_those_who_still_wait(self):
         w, pods = World(5, 5), world.volcano("bert", 4, notes=REQUIRED)
         w.put(*pods)
         w.schedule(pods[0])
-        placed = settle(w, pods[1:], ["a1"])
-        assert (leaves(placed), "a1" in placed.values(), len(placed)) == ({"a"}, False, 3)
+        node_by_pod = settle(w, pods[1:], ["a1"])
+        assert (leaves(node_by_pod), "a1" in node_by_pod.values(), len(node_by_pod)) == ({"a"}, False, 3)
 
     def test_where_nothing_else_is_left_the_refusal_counts_the_hosts(self):
         w, pods = World(4, 3), world.volcano("bert", 4, notes=REQUIRED)

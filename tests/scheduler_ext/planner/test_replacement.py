@@ -21,36 +21,36 @@ def pods_of(size, life=0):
     ]
 
 
-def ring(w, placed, size):
+def ring(w, node_by_pod, size):
     """(crossings of leaves, leaves) of the gang's ring."""
-    found = ring_cost(w.view.fabric, [w.view.snapshot.row_of[placed[f"g-{at}"]] for at in range(size)])
+    found = ring_cost(w.view.fabric, [w.view.snapshot.row_of[node_by_pod[f"g-{at}"]] for at in range(size)])
     return found.crossings[0], found.switches[0] if found.switches[0] > 1 else 0
 
 
 def repaired(sizes, size, lost, comes, at_once):
     """Place a gang, lose some members, and let them come back in an order. The world, and where all members are."""
     w = World(*sizes).put_group("g", size)
-    first, again = pods_of(size), pods_of(size, 1)
+    first, replacements = pods_of(size), pods_of(size, 1)
     node_by_pod = w.schedule(*first)
     for at in lost:
         w.view.drop_pod(first[at].metadata.uid)
         del node_by_pod[f"g-{at}"]
-    coming = [again[at] for at in comes]
+    coming = [replacements[at] for at in comes]
     for each in [coming] if at_once else [[pod] for pod in coming]:
         node_by_pod |= w.schedule(*each)
     return w, node_by_pod
 
 
 def test_two_ranks_lost_on_two_leaves_return_each_to_its_own():
-    w, placed = repaired([5, 5], 8, [1, 6], [1, 6], at_once=True)
-    assert ring(w, placed, 8) == (2, 2)
+    w, node_by_pod = repaired([5, 5], 8, [1, 6], [1, 6], at_once=True)
+    assert ring(w, node_by_pod, 8) == (2, 2)
 
 
 @pytest.mark.parametrize("at_once", [True, False])
 @pytest.mark.parametrize("comes", [[3, 4], [4, 3]])
 def test_neighbours_lost_at_the_seam_of_two_leaves_return_in_any_order(comes, at_once):
-    w, placed = repaired([5, 5], 8, [3, 4], comes, at_once)
-    assert ring(w, placed, 8) == (2, 2)
+    w, node_by_pod = repaired([5, 5], 8, [3, 4], comes, at_once)
+    assert ring(w, node_by_pod, 8) == (2, 2)
 
 
 @st.composite
@@ -65,9 +65,9 @@ def repairs(draw):
 @given(repairs())
 def test_after_any_loss_the_ring_crosses_no_more_than_it_spans(scene):
     _sizes, size, *_ = scene
-    w, placed = repaired(*scene)
-    assert len(placed) == size
-    crossings, leaves = ring(w, placed, size)
+    w, node_by_pod = repaired(*scene)
+    assert len(node_by_pod) == size
+    crossings, leaves = ring(w, node_by_pod, size)
     assert crossings <= leaves
 
 

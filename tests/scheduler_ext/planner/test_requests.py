@@ -57,14 +57,14 @@ def test_who_is_lost(pods, needed, found):
     assert count_lost(w.view, gang, needed) == found
 
 
-@pytest.mark.parametrize(("hosts", "missing", "gone", "fits"), [
+@pytest.mark.parametrize(("hosts", "missing", "missing_pods", "fits"), [
     pytest.param(4, 0, 2, True, id="room for those that are gone, and none is kept"),
     pytest.param(3, 0, 2, False, id="no room for one of them"),
     pytest.param(4, 1, 1, True, id="room for one to come, and another that is gone"),
 ])  # fmt: skip
-def test_room_for_members_that_are_gone_must_be_there_and_is_not_kept(hosts, missing, gone, fits):
+def test_room_for_members_that_are_gone_must_be_there_and_is_not_kept(hosts, missing, missing_pods, fits):
     w, gang = shown(*world.koordinator("bert", 2, minimum=4), size=hosts)
-    request = replace(build_request(w.view, gang, ()), absent=AbsentMembers(missing, lost=gone))
+    request = replace(build_request(w.view, gang, ()), absent=AbsentMembers(missing, lost=missing_pods))
     plan = place(w.view.fabric, request, lambda shape, besides: free(w, shape, besides))
     assert (plan.refusal is None) is fits
     assert len(plan.open_seats) == (missing if fits else 0)
@@ -79,11 +79,11 @@ def free(w, shape, besides):
 
 
 def test_a_request_says_who_waits_who_holds_and_who_was_sent_where():
-    held = world.volcano("bert", 5, at=["a1"])
+    pods = world.volcano("bert", 5, at=["a1"])
     sent = world.see(world.cluster.volcano_gang("bert", 2)[1], nominated="a2", ours=True)
     lost_node = world.see(world.cluster.volcano_gang("bert", 3)[2], nominated="gone", ours=True)
     leaving = world.volcano("bert", 4, leaving=True)[3]
-    w, gang = shown(held[0], sent, lost_node, leaving, held[4])
+    w, gang = shown(pods[0], sent, lost_node, leaving, pods[4])
     request = build_request(w.view, gang, ())
     assert [member.name for member in request.waiting] == ["bert-1", "bert-2", "bert-4"]
     assert [(member.name, host) for member, host in request.placed_members] == [("bert-0", 1)]
@@ -102,8 +102,8 @@ class TestStanding:
     ])  # fmt: skip
     def test_how_many_members_a_gang_still_needs(self, size, at, minimum, needed, level):
         w, gang = shown(*world.koordinator("bert", size, minimum=minimum, at=at))
-        standing = position_of(w.view, gang)
-        assert (standing.needed_pods, standing.first_needed_key[0]) == (needed, level)
+        position = position_of(w.view, gang)
+        assert (position.needed_pods, position.first_needed_key[0]) == (needed, level)
 
     def test_the_important_go_first_then_the_nominated_then_the_older(self):
         pods = [
@@ -189,15 +189,15 @@ class TestStanding:
         w.put(*pods)
         w.plan(pods[0])
         (gang,) = w.view.gangs.values()
-        plan, standing = w.plans.current_plan(gang.key), position_of(w.view, gang)
-        claims = order_seats(gang, plan, standing, ())
+        plan, position = w.plans.current_plan(gang.key), position_of(w.view, gang)
+        claims = order_seats(gang, plan, position, ())
         assert [claim.uid for claim in claims] == ["uid-bert-0", "uid-bert-1", "uid-bert-2", "", ""]
         assert [claim.order[0] for claim in claims] == [SeatClass.WAITING] * 3 + [SeatClass.GROWTH] * 2
         assert [claim.order[2] for claim in claims] == [False, False, True, True, True]
-        assert claims[0].order == standing.first_needed_key
-        assert claims[2].order == standing.last_key
-        assert {claim.order[3:] for claim in claims} == {standing.first_needed_key[3:]}
-        assert {claim.order[1] for claim in claims} == {standing.first_needed_key[1]}
+        assert claims[0].order == position.first_needed_key
+        assert claims[2].order == position.last_key
+        assert {claim.order[3:] for claim in claims} == {position.first_needed_key[3:]}
+        assert {claim.order[1] for claim in claims} == {position.first_needed_key[1]}
         assert [claim.rank for claim in claims[3:]] == [3, 4]
 
 
@@ -211,8 +211,8 @@ class TestTogether:
             *world.volcano("alone", 1),
         )
         assert [each.key.name for each in gangs_of_set(w.view, gang)] == ["two", "one"]
-        alone = next(each for key, each in w.view.gangs.items() if key.name == "alone")
-        assert gangs_of_set(w.view, alone) == []
+        lone_gang = next(each for key, each in w.view.gangs.items() if key.name == "alone")
+        assert gangs_of_set(w.view, lone_gang) == []
 
     def test_more_gangs_than_may_start_together_are_placed_by_themselves(self):
         pods = [world.volcano(f"g{at:02d}", 1, notes=EVAL, created=at)[0] for at in range(17)]
@@ -230,16 +230,16 @@ class TestTogether:
         assert missing_partner(w.view, [], {}.get) == ""
         assert [has_started(w.view, gang) for gang in together] == [gang.key.name == "two" for gang in together]
 
-    @pytest.mark.parametrize(("name", "told"), [
+    @pytest.mark.parametrize(("name", "set_size"), [
         pytest.param("eval/2", "", id="as many as are announced"),
         pytest.param("eval/3", "2 of the 3 gangs of this set exist", id="one is missing"),
     ])  # fmt: skip
-    def test_as_many_must_be_there_as_the_name_says(self, name, told):
+    def test_as_many_must_be_there_as_the_name_says(self, name, set_size):
         notes = {labels.TOGETHER: name}
         w, one = shown(
             *(world.volcano(each, 1, at=[host], notes=notes)[0] for each, host in (("a", "a0"), ("b", "a1")))
         )
-        assert missing_partner(w.view, gangs_of_set(w.view, one), {}.get) == told
+        assert missing_partner(w.view, gangs_of_set(w.view, one), {}.get) == set_size
 
     def test_one_domain_holds_all_of_them(self):
         w = World(3, 4, 4)

@@ -24,10 +24,10 @@ def gang(counts, notes=None, **more):
 def cluster_of(dice):
     """A cluster whose hosts hold strangers, and a gang of two shapes: (world, taken, counts)."""
     w = World(*(dice.randint(2, 5) for _ in range(dice.randint(2, 5))))
-    taken = {name: dice.randint(0, 8) for name in w.names}
-    w.put(*(world.pod(f"s-{name}", gpus, at=name) for name, gpus in taken.items() if gpus))
+    busy_gpus = {name: dice.randint(0, 8) for name in w.names}
+    w.put(*(world.pod(f"s-{name}", gpus, at=name) for name, gpus in busy_gpus.items() if gpus))
     large, small = dice.choice(SIZES)
-    return w, taken, {large: dice.randint(1, 4), small: dice.randint(1, 6)}
+    return w, busy_gpus, {large: dice.randint(1, 4), small: dice.randint(1, 6)}
 
 
 def holds(free, counts):
@@ -49,16 +49,16 @@ def holds(free, counts):
     pytest.param(REQUIRED, id="a gang that requires a leaf"),
 ])  # fmt: skip
 def test_no_gang_is_spread_where_one_leaf_holds_all(notes):
-    held, dice = 0, random.Random(23)
+    count, dice = 0, random.Random(23)
     for _ in range(CLUSTERS):
-        w, taken, counts = cluster_of(dice)
+        w, busy_gpus, counts = cluster_of(dice)
         pods = gang(counts, notes)
         planned = w.put(*pods).plan(pods[0])
         groups = itertools.groupby(w.names, key=lambda name: name[0])
-        able = any(holds(tuple(8 - taken[name] for name in hosts), counts) for _, hosts in groups)
-        held += able
+        able = any(holds(tuple(8 - busy_gpus[name] for name in hosts), counts) for _, hosts in groups)
+        count += able
         assert not able or (len(planned) == len(pods) and len(leaves(planned)) == 1)
-    assert CLUSTERS // 4 < held < CLUSTERS
+    assert CLUSTERS // 4 < count < CLUSTERS
 
 
 def test_of_three_shapes_all_go_to_the_leaf_that_holds_them():
@@ -72,8 +72,8 @@ def packs(free, sizes):
     if not sizes:
         return True
     largest, *others = sorted(sizes, reverse=True)
-    tried = {hole for hole in free if hole >= largest}
-    return any(packs((*_without(free, hole), hole - largest), others) for hole in sorted(tried))
+    holes = {hole for hole in free if hole >= largest}
+    return any(packs((*_without(free, hole), hole - largest), others) for hole in sorted(holes))
 
 
 def _without(free, hole):
@@ -84,11 +84,11 @@ def _without(free, hole):
 def draw_shapes(dice, shapes):
     """A cluster of small leaves whose hosts hold strangers, and pods of some sizes: (world, free by leaf, counts)."""
     w = World(*(dice.randint(2, 4) for _ in range(dice.randint(1, 3))))
-    taken = {name: dice.choice([0, 0, 1, 2, 3, 4, 5]) for name in w.names}
-    w.put(*(world.pod(f"s-{name}", gpus, at=name) for name, gpus in taken.items() if gpus))
+    busy_gpus = {name: dice.choice([0, 0, 1, 2, 3, 4, 5]) for name in w.names}
+    w.put(*(world.pod(f"s-{name}", gpus, at=name) for name, gpus in busy_gpus.items() if gpus))
     counts = {size: dice.randint(1, 3) for size in sorted(dice.sample(range(1, 7), shapes), reverse=True)}
     groups = itertools.groupby(w.names, key=lambda name: name[0])
-    return w, [tuple(8 - taken[name] for name in hosts) for _, hosts in groups], counts
+    return w, [tuple(8 - busy_gpus[name] for name in hosts) for _, hosts in groups], counts
 
 
 @pytest.mark.parametrize("shapes", [3, 4])

@@ -53,11 +53,11 @@ def test_what_planning_takes_is_as_it_was_measured(scene):
 def test_steps_of_pods_by_themselves_are_counted_too():
     w, pods = World(4, 4), [world.pod(f"p{at}", 1) for at in range(3)]
     w.put(*pods)
-    taken = []
+    steps = []
     for pod in pods:
         w.fit(pod)
-        taken.append(w.plans.steps)
-    assert taken == ALONE
+        steps.append(w.plans.steps)
+    assert steps == ALONE
 
 
 def test_a_limit_only_ever_narrows_and_what_is_left_may_be_overdrawn():

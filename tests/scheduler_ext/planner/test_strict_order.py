@@ -196,5 +196,5 @@ def test_a_whole_zone_is_kept_for_a_gang_that_no_switch_holds():
     assert not w.plan(large[0])
     node_by_pod = {node for pod in small for node in w.plan(pod)}
     assert node_by_pod.isdisjoint({"a1", "b0", "b1", "c0", "c1"})
-    kept = w.plans.reservation_against(w.view.gangs[w.member(small[0]).membership.key])
-    assert kept.place_text == f"of 6 hosts with one value of {zone}"
+    reservation = w.plans.reservation_against(w.view.gangs[w.member(small[0]).membership.key])
+    assert reservation.place_text == f"of 6 hosts with one value of {zone}"

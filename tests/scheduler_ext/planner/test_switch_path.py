@@ -10,14 +10,14 @@ from turnout.topology.fabric import EMPTY, build
 from turnout.topology.model import MapEntry
 
 
-def told(w, noted=()):
+def paths_of(w, noted=()):
     """{pod: path} of all that is to be written."""
     return {mark.name: mark.path for mark in plan_annotations(w.view, dict(noted), sorted(w.view.pods), w.now_s)}
 
 
 def test_bound_members_of_a_gang_are_told_the_switches_above_their_node():
     w = World(4, 4, 4).put(*world.koordinator("g", 3, total=3, at=["a0", "b1", "c2"]))
-    assert told(w) == {"g-0": "psw0/asw0", "g-1": "psw0/asw1", "g-2": "psw1/asw2"}
+    assert paths_of(w) == {"g-0": "psw0/asw0", "g-1": "psw0/asw1", "g-2": "psw1/asw2"}
 
 
 @pytest.mark.parametrize(
@@ -43,18 +43,18 @@ def test_bound_members_of_a_gang_are_told_the_switches_above_their_node():
     ],
 )
 def test_who_is_told(pods, names):
-    assert sorted(told(World(4, 4, off_map=1).put(*pods))) == names
+    assert sorted(paths_of(World(4, 4, off_map=1).put(*pods))) == names
 
 
 def test_only_what_differs_is_written_and_another_map_makes_it_differ():
     w = World(4, 4).put(*world.koordinator("g", 2, total=2, at=["a0", "b0"]))
-    assert told(w, {"uid-g-0": "psw0/asw0", "uid-g-1": "psw9/asw1"}) == {"g-1": "psw0/asw1"}
+    assert paths_of(w, {"uid-g-0": "psw0/asw0", "uid-g-1": "psw9/asw1"}) == {"g-1": "psw0/asw1"}
     noted = {"uid-g-0": "psw0/asw0", "uid-g-1": "psw0/asw1"}
-    assert told(w, noted) == {}
+    assert paths_of(w, noted) == {}
     w.view.layout.set_map(build([MapEntry("10.0.0.1", ("core", "asw0"), 1)]))
-    assert told(w, noted) == {"g-0": "core/asw0"}  # of g-1 nothing is known any more: what it carries is left
+    assert paths_of(w, noted) == {"g-0": "core/asw0"}  # of g-1 nothing is known any more: what it carries is left
     w.view.layout.set_map(EMPTY)
-    assert told(w, noted) == {}
+    assert paths_of(w, noted) == {}
 
 
 def test_a_path_is_what_the_map_wrote_however_deep_its_branch():

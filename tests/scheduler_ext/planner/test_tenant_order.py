@@ -44,8 +44,8 @@ def test_a_member_that_comes_again_has_its_place_first():
     w.now_s += 2 * MAX_PATIENCE_S
     w.view.drop_pod(pods[3].metadata.uid)
     lone = world.volcano("lone", 1, namespace="theirs", created=2, priority=1000)
-    w.put(again := mine(4, 4, at=["a0", "a1", "a2"])[3], *lone)
-    assert [len(w.schedule(*lone)), len(w.schedule(again))] == [0, 1]
+    w.put(replacement := mine(4, 4, at=["a0", "a1", "a2"])[3], *lone)
+    assert [len(w.schedule(*lone)), len(w.schedule(replacement))] == [0, 1]
 
 
 def test_one_important_pod_lifts_no_others_of_its_gang():
@@ -106,7 +106,7 @@ def test_planning_ends_beside_a_set_that_cannot_start(notes):
     }  # fmt: skip
     assert w.plan(new[0]) == {}
     assert not w.plans.plan_some(w.now_s)
-    made = w.plans.replanned
+    replanned = w.plans.replanned
     assert not w.plans.plan_some(w.now_s)
     assert w.plan(new[0]) == {}
-    assert w.plans.replanned == made
+    assert w.plans.replanned == replanned

@@ -40,50 +40,50 @@ def scenes(draw):
     """(leaves, strangers' nodes, size, order of arrival): one gang that fits what strangers leave."""
     sizes = draw(st.lists(st.integers(1, 6), min_size=2, max_size=6))
     names = World(*sizes).names
-    taken = draw(st.lists(st.sampled_from(names), unique=True, max_size=len(names) - 2))
-    size = draw(st.integers(2, len(names) - len(taken)))
-    return sizes, taken, size, draw(st.permutations(range(size)))
+    busy = draw(st.lists(st.sampled_from(names), unique=True, max_size=len(names) - 2))
+    size = draw(st.integers(2, len(names) - len(busy)))
+    return sizes, busy, size, draw(st.permutations(range(size)))
 
 
-def world_of(sizes, taken, size):
-    return announced(World(*sizes).put(*(world.pod(f"s{name}", 8, at=name) for name in taken)), size)
+def world_of(sizes, busy, size):
+    return announced(World(*sizes).put(*(world.pod(f"s{name}", 8, at=name) for name in busy)), size)
 
 
 @pytest.mark.parametrize("gang", [koordinator, volcano, job])
 @MANY
 @given(scenes())
 def test_in_any_order_of_arrival_members_get_their_places_of_one_plan(gang, scene):
-    sizes, taken, size, order = scene
+    sizes, busy, size, order = scene
     pods = gang(size)
-    whole = world_of(sizes, taken, size).put(*pods).schedule(*pods)
-    w, placed = world_of(sizes, taken, size), {}
+    at_once = world_of(sizes, busy, size).put(*pods).schedule(*pods)
+    w, node_by_pod = world_of(sizes, busy, size), {}
     for at in order:
-        placed |= w.schedule(pods[at])
-    assert placed == whole
+        node_by_pod |= w.schedule(pods[at])
+    assert node_by_pod == at_once
     assert w.plans.replanned == 1
 
 
 @MANY
 @given(scenes(), st.data())
 def test_members_that_are_asked_about_later_than_they_come_get_the_same(scene, data):
-    sizes, taken, size, order = scene
+    sizes, busy, size, order = scene
     pods = volcano(size)
-    whole = world_of(sizes, taken, size).put(*pods).schedule(*pods)
-    w, placed, there = world_of(sizes, taken, size), {}, []
+    at_once = world_of(sizes, busy, size).put(*pods).schedule(*pods)
+    w, node_by_pod, pods_so_far = world_of(sizes, busy, size), {}, []
     for at in order:
         w.put(pods[at])
-        there.append(pods[at])
-        while there and data.draw(st.booleans()):
-            placed |= w.schedule(there.pop(data.draw(st.integers(0, len(there) - 1))))
-    placed |= w.schedule(*there)
-    assert placed == whole
+        pods_so_far.append(pods[at])
+        while pods_so_far and data.draw(st.booleans()):
+            node_by_pod |= w.schedule(pods_so_far.pop(data.draw(st.integers(0, len(pods_so_far) - 1))))
+    node_by_pod |= w.schedule(*pods_so_far)
+    assert node_by_pod == at_once
 
 
 @MANY
 @given(scenes(), st.booleans())
 def test_a_masters_ring_is_as_good_whoever_comes_first(scene, master_first):
     """A master's rank is 0, which moves every worker's by one; nobody knows before it comes that there is one."""
-    sizes, taken, size, order = scene
+    sizes, busy, size, order = scene
     workers = [
         world.pod(f"w-{at}", 8, marks={labels.JOB_INDEX: str(at), labels.TRAINING_TYPE: "worker"}, **of_bert())
         for at in range(size - 1)
@@ -91,19 +91,19 @@ def test_a_masters_ring_is_as_good_whoever_comes_first(scene, master_first):
     master = world.pod("m-0", 8, marks={labels.JOB_INDEX: "0", labels.TRAINING_TYPE: "master"}, **of_bert())
     pods = [master, *workers]
 
-    def ring(w, placed):
-        hosts = [w.view.snapshot.row_of[placed[each.metadata.name]] for each in pods]
+    def ring(w, nodes):
+        hosts = [w.view.snapshot.row_of[nodes[each.metadata.name]] for each in pods]
         return ring_cost(w.view.fabric, hosts).total
 
-    together = world_of(sizes, taken, size).put(*pods)
+    together = world_of(sizes, busy, size).put(*pods)
     best = ring(together, together.schedule(*pods))
-    w, placed = world_of(sizes, taken, size), {}
+    w, node_by_pod = world_of(sizes, busy, size), {}
     coming = [pods[at] for at in order]
     for each in [master, *coming] if master_first else coming:
-        if each.metadata.name not in placed:
-            placed |= w.schedule(each)
-    assert len(placed) == size
-    assert ring(w, placed) <= best
+        if each.metadata.name not in node_by_pod:
+            node_by_pod |= w.schedule(each)
+    assert len(node_by_pod) == size
+    assert ring(w, node_by_pod) <= best
 
 
 def of_bert():
@@ -159,22 +159,22 @@ def test_who_was_refused_is_not_planned_again_for_members_already_placed():
 ])  # fmt: skip
 def test_a_role_that_nobody_had_gets_a_seat(role, index, host):
     """Six seats, 0 to 2 under one leaf; the master has 0 and the first worker 1."""
-    w, placed = World(3, 3).put_group("bert", 6), {}
+    w, node_by_pod = World(3, 3).put_group("bert", 6), {}
     for name, at in (("master", 0), ("worker", 0), (role, index)):
         marks = {labels.JOB_INDEX: str(at), labels.TRAINING_TYPE: name}
         pod = world.pod(f"{name}-{at}", 8, marks=marks, **of_bert())
-        if not placed:
+        if not node_by_pod:
             w.put(pod, world.pod("worker-0", 8, marks={**marks, labels.TRAINING_TYPE: "worker"}, **of_bert()))
-        placed |= w.schedule(pod)
-    assert placed[f"{role}-{index}"] == host
+        node_by_pod |= w.schedule(pod)
+    assert node_by_pod[f"{role}-{index}"] == host
 
 
 def test_a_role_before_all_others_gets_the_last_seats():
-    w, placed = World(3, 3).put_group("bert", 6), {}
+    w, node_by_pod = World(3, 3).put_group("bert", 6), {}
     for name, at in (("worker", 0), ("worker", 1), ("master", 1), ("master", 0)):
         marks = {labels.JOB_INDEX: str(at), labels.TRAINING_TYPE: name}
-        placed |= w.schedule(world.pod(f"{name}-{at}", 8, marks=marks, **of_bert()))
-    assert [placed[name] for name in ("master-0", "master-1", "worker-0")] == ["b2", "b1", "a0"]
+        node_by_pod |= w.schedule(world.pod(f"{name}-{at}", 8, marks=marks, **of_bert()))
+    assert [node_by_pod[name] for name in ("master-0", "master-1", "worker-0")] == ["b2", "b1", "a0"]
 
 
 def test_a_member_that_is_made_again_takes_the_seat_of_the_one_before():
@@ -183,9 +183,9 @@ def test_a_member_that_is_made_again_takes_the_seat_of_the_one_before():
     planned = w.plan(pods[0])
     w.view.drop_pod(pods[1].metadata.uid)
     w.schedule(pods[0])
-    again = world.volcano("bert", 4)[1]
-    again.metadata.uid = "again"
-    assert w.schedule(again, *pods[2:])["bert-1"] == planned["bert-1"]
+    replacement = world.volcano("bert", 4)[1]
+    replacement.metadata.uid = "again"
+    assert w.schedule(replacement, *pods[2:])["bert-1"] == planned["bert-1"]
     assert w.plans.replanned == 1
 
 

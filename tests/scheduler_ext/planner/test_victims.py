@@ -171,12 +171,12 @@ def test_pods_of_a_plain_job_count_each_by_itself():
     assert sorted(preempted(w, HIGH)) == ["a0", "a1"]
 
 
-@pytest.mark.parametrize(("held", "leaf"), [
+@pytest.mark.parametrize(("held_hosts", "leaf"), [
     pytest.param((), "a", id="of a new gang the leaf that costs least"),
     pytest.param(("b0",), "b", id="its own leaf, though another costs less"),
     pytest.param(("c1",), "c", id="its own leaf, the last one"),
 ])  # fmt: skip
-def test_only_the_leaf_of_members_is_looked_at(held, leaf):
+def test_only_the_leaf_of_members_is_looked_at(held_hosts, leaf):
     w = World(2, 2, 2)
     for name, gpus in (("a", 1), ("b", 4), ("c", 8)):
         at = [f"{name}0", f"{name}1"]
@@ -185,5 +185,5 @@ def test_only_the_leaf_of_members_is_looked_at(held, leaf):
     w.view.settle(w.now_s)
     member, rows = w.member(HIGH[0]), w.view.snapshot.row_of
     room = w.view.snapshot.room_after_preemption(member.shape, member.priority, ())
-    found = cheap_hosts(w.view, member, 1, room, [rows[name] for name in held], 1, LATER_S)
+    found = cheap_hosts(w.view, member, 1, room, [rows[name] for name in held_hosts], 1, LATER_S)
     assert {w.names[row][0] for row in found.nonzero()[0].tolist()} == {leaf}

@@ -20,15 +20,15 @@ def crowded(seed):
         amounts = (gpus, gpus * dice.choice([4, 12, 20]))
         for _ in range(dice.randint(1, 4)):
             room = [
-                host for host in free if all(have >= asked for have, asked in zip(free[host], amounts, strict=True))
+                host for host in free if all(have >= amount for have, amount in zip(free[host], amounts, strict=True))
             ]
             if room:
                 lost = gpus * dice.randint(1, 50)
                 members.append(
                     Victim(dice.choice(room), amounts, lost, key(f"g{name}"), terminating=dice.random() < 0.1)
                 )
-                here = free[members[-1].host]
-                free[members[-1].host] = [have - asked for have, asked in zip(here, amounts, strict=True)]
+                free_there = free[members[-1].host]
+                free[members[-1].host] = [have - amount for have, amount in zip(free_there, amounts, strict=True)]
         if members:
             spent = sum(each.lost_gpu_s for each in members)
             worth[key(f"g{name}")] = GangLoss(spent + dice.choice([0, 0, 20, 60]), dice.choice([0, 1, 2, 4]))
@@ -81,7 +81,7 @@ def test_moves_that_were_looked_at_are_counted_for_the_next_domain():
 OLD, NEW = "2026-10-01T08:00:00Z", "2026-10-01T09:00:00Z"
 
 
-def alone(*victims, need=1, above_min=1 << 30, lost=0, wants=(8,), free=0, moves=None):
+def chosen_of(*victims, need=1, above_min=1 << 30, lost=0, wants=(8,), free=0, moves=None):
     """Return the price, and the hosts that hold a pod, once the cheapest of victims with a host each have left."""
     worth = {each.gang: GangLoss(lost, above_min) for each in victims}
     hosts = {at: [free] * len(wants) for at in range(len(victims))}
@@ -98,7 +98,7 @@ def victim(host, lost=8, name="", amounts=(8,), **more):
     pytest.param([victim(0, 7), victim(1, 9, terminating=True), victim(2, 8)], 1, id="who leaves anyway"),
 ])  # fmt: skip
 def test_of_pods_by_themselves_who_leaves(victims, host):
-    assert alone(*victims)[1] == [host]
+    assert chosen_of(*victims)[1] == [host]
 
 
 @pytest.mark.parametrize(("victims", "host"), [
@@ -106,27 +106,27 @@ def test_of_pods_by_themselves_who_leaves(victims, host):
     pytest.param([victim(0, created=NEW, priority=5), victim(1, created=OLD)], 1, id="the lowest priority before it"),
 ])  # fmt: skip
 def test_who_leaves_of_equal_prices(victims, host):
-    assert alone(*victims) == (8, [host])
-    assert alone(*victims, above_min=0, lost=8) == (8, [host])
-    assert alone(*victims, above_min=0, lost=8, moves=MoveBudget(0)) == (8, [host])
+    assert chosen_of(*victims) == (8, [host])
+    assert chosen_of(*victims, above_min=0, lost=8) == (8, [host])
+    assert chosen_of(*victims, above_min=0, lost=8, moves=MoveBudget(0)) == (8, [host])
 
 
 def test_a_gang_that_loses_no_more_than_it_may_goes_on():
     gang = [victim(at, 8, "g") for at in range(3)]
-    assert alone(*gang, need=1, above_min=1, lost=100) == (8, [0])
-    assert alone(*gang, need=2, above_min=1, lost=100) == (100, [0, 1, 2])
+    assert chosen_of(*gang, need=1, above_min=1, lost=100) == (8, [0])
+    assert chosen_of(*gang, need=2, above_min=1, lost=100) == (100, [0, 1, 2])
 
 
 def test_a_gang_that_stops_anyway_costs_nothing_more():
     gang = [victim(0, 8, "g", terminating=True), victim(1, 8, "g")]
-    assert alone(*gang, need=2, above_min=0, lost=100) == (0, [0, 1])
-    assert alone(*gang, need=2, above_min=1, lost=100) == (100, [0, 1])
+    assert chosen_of(*gang, need=2, above_min=0, lost=100) == (0, [0, 1])
+    assert chosen_of(*gang, need=2, above_min=1, lost=100) == (100, [0, 1])
 
 
 def test_each_resource_must_be_free():
     few, many = victim(0, 1, amounts=(8, 10)), victim(1, 9, amounts=(8, 48))
-    assert alone(few, many, wants=(8, 48)) == (9, [1])
-    assert alone(few, many, wants=(8, 48), free=40) == (1, [0])
+    assert chosen_of(few, many, wants=(8, 48)) == (9, [1])
+    assert chosen_of(few, many, wants=(8, 48), free=40) == (1, [0])
 
 
 def test_of_a_hosts_pods_no_more_leave_than_must():

@@ -30,10 +30,10 @@ def events():
 
 
 async def test_a_notice_is_an_event_of_its_pod_and_one_without_a_pod_of_the_map():
-    _, recorder, told = events()
-    told.notify(notice("ml"))
-    told.notify(Notice(EventReason.MAP_APPLIED, detail="8 hosts"))
-    async with running(told.run()):
+    _, recorder, write_events = events()
+    write_events.notify(notice("ml"))
+    write_events.notify(Notice(EventReason.MAP_APPLIED, detail="8 hosts"))
+    async with running(write_events.run()):
         await settle()
     assert recorder.told == [
         ("ml", "pod-0", "Warning", "NoRoom", "NoRoom: 8 pods must start together"),
@@ -42,31 +42,31 @@ async def test_a_notice_is_an_event_of_its_pod_and_one_without_a_pod_of_the_map(
 
 
 async def test_who_has_one_thing_to_tell_does_not_wait_for_who_has_many():
-    _, recorder, told = events()
+    _, recorder, write_events = events()
     for number in range(1_000):
-        told.notify(notice("flood", number))
-    told.notify(notice("honest"))
-    async with running(told.run()):
+        write_events.notify(notice("flood", number))
+    write_events.notify(notice("honest"))
+    async with running(write_events.run()):
         await settle()
     assert [where for where, *_ in recorder.told][:3] == ["flood", "honest", "flood"]
-    assert told.dropped == 1_000 - MAX_NOTICES_PER_NAMESPACE
+    assert write_events.dropped == 1_000 - MAX_NOTICES_PER_NAMESPACE
 
 
 async def test_what_was_said_again_while_it_waited_is_counted():
-    _, recorder, told = events()
+    _, recorder, write_events = events()
     for _ in range(3):
-        told.notify(notice("ml"))
-    async with running(told.run()):
+        write_events.notify(notice("ml"))
+    async with running(write_events.run()):
         await settle()
     assert len(recorder.told) == 3
     assert len(set(recorder.told)) == 1
 
 
 async def test_no_more_leave_at_once_than_are_written_at_once():
-    clock, recorder, told = events()
+    clock, recorder, write_events = events()
     for number in range(MAX_NOTICES_PER_NAMESPACE):
-        told.notify(notice("ml", number))
-    async with running(told.run()):
+        write_events.notify(notice("ml", number))
+    async with running(write_events.run()):
         await settle()
         assert BURST <= len(recorder.told) <= BURST + 1
         before = len(recorder.told)
@@ -75,7 +75,7 @@ async def test_no_more_leave_at_once_than_are_written_at_once():
 
 
 async def test_more_namespaces_than_are_remembered_cost_nothing():
-    _, _, told = events()
+    _, _, write_events = events()
     for number in range(MAX_NAMESPACES + 7):
-        told.notify(notice(f"ns-{number}"))
-    assert told.dropped == 7
+        write_events.notify(notice(f"ns-{number}"))
+    assert write_events.dropped == 7

@@ -219,8 +219,8 @@ class TestUnseenPodGroup:
         story = self.story(*pods)
         assert not story.filter(pods[0]).nodes
         story.wait(POD_GROUP_WAIT_S)
-        kept = [story.filter(pod).nodes for pod in pods]
-        assert kept == [("a0",), ("a1",)]
+        nodes_by_pod = [story.filter(pod).nodes for pod in pods]
+        assert nodes_by_pod == [("a0",), ("a1",)]
         assert story.words == [EventReason.GANG_UNKNOWN]
         assert "the gang is placed by what its pods state" in story.told[0].detail
         story.view.drop_pod(pods[0].metadata.uid)
@@ -231,8 +231,8 @@ class TestUnseenPodGroup:
     def native(self, **spec):
         pods = [world.see(each) for each in cluster.native_gang("bert", 2)]
         story = self.story(*pods)
-        told = {"schedulingPolicy": {"gang": {"minCount": 2}}, "parentCompositePodGroupName": "set"}
-        story.view.view.groups.put_group(Dialect.NATIVE, world.group("bert", None, **told))
+        group_spec = {"schedulingPolicy": {"gang": {"minCount": 2}}, "parentCompositePodGroupName": "set"}
+        story.view.view.groups.put_group(Dialect.NATIVE, world.group("bert", None, **group_spec))
         return story, pods
 
     def test_a_parent_that_is_served_is_awaited_as_a_pod_group_is(self):
@@ -399,8 +399,14 @@ def test_a_stranger_to_the_view_may_be_asked_about_in_every_verb():
 def test_the_account_of_the_world_says_who_waits_for_what():
     story = Story(2, 2)
     story.show(*world.volcano("bert", 2), *world.koordinator("wide", 5))
-    told = story.view.describe()
-    assert (told["mapped_hosts"], told["nodes"], told["pods"], told["gangs"], told["plans"]) == (4, 4, 7, 2, 2)
-    by_name = {each["gang"]: each for each in told["waiting"]}
+    account = story.view.describe()
+    assert (account["mapped_hosts"], account["nodes"], account["pods"], account["gangs"], account["plans"]) == (
+        4,
+        4,
+        7,
+        2,
+        2,
+    )
+    by_name = {each["gang"]: each for each in account["waiting"]}
     assert by_name["default/bert"]["hosts"] == {"bert-0": "a0", "bert-1": "a1"}
     assert by_name["default/wide"]["refusal"].startswith("NoRoom: 5 pods must start together")

@@ -47,7 +47,7 @@ async def test_each_verb_answers_in_its_own_shape():
             200,
             {"NodeNameToMetaVictims": {"a": {"Pods": [{"UID": "a-1"}], "NumPDBViolations": 0}}},
         )
-        assert [asked[0] for asked in served.extender.asked] == ["filter", "prioritize", "preempt"]
+        assert [call[0] for call in served.extender.asked] == ["filter", "prioritize", "preempt"]
 
 
 VOLCANO = json.dumps({
@@ -65,12 +65,12 @@ async def test_each_verb_of_volcano_answers_in_its_own_shape():
         assert await served.post("volcano/prioritize", VOLCANO) == (200, scored)
         assert await served.post("volcano/jobEnqueueable", VOLCANO) == (200, {"status": 0})
         assert (await served.post("volcano/jobReady", b"{}"))[0] == 404
-        asked = [
+        calls = [
             ("refusal_of_pod", "bert-0"),
             ("prioritize", "bert-0", ("a", "b")),
             ("refusal_of_gang", "research", "bert"),
         ]
-        assert served.extender.asked == asked
+        assert served.extender.asked == calls
 
 
 @pytest.mark.asyncio
@@ -146,8 +146,8 @@ async def test_of_200_parallel_calls_99_in_100_are_answered_within_the_time_out(
     story, pods = Story(*[8] * 63), world.volcano("bert", 8)
     story.show(*pods)
     names = tuple(story.stage.names)
-    asked = [{"Pod": msgspec.to_builtins(pod), "Nodes": None, "NodeNames": names} for pod in pods]
-    questions = [msgspec.json.encode(question) for question in asked]
+    bodies = [{"Pod": msgspec.to_builtins(pod), "Nodes": None, "NodeNames": names} for pod in pods]
+    questions = [msgspec.json.encode(question) for question in bodies]
 
     async def call(served, verb, question):
         status, answer = await served.post(verb, question)

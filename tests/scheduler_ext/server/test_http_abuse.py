@@ -38,8 +38,8 @@ async def still_answers(served):
 async def test_a_bad_body_is_refused_in_a_few_words(data, status, outcome):
     limit = 1 << 22 if data is DEEP else 2048
     async with opened(max_body_bytes=limit) as served:
-        got, answer = await served.post("filter", data)
-        assert got == status
+        response_status, answer = await served.post("filter", data)
+        assert response_status == status
         assert list(answer) == ["Error"]
         assert 0 < len(answer["Error"]) <= 256
         assert served.counted("turnout_extender_requests_total", verb="filter", outcome=outcome) == 1
@@ -91,16 +91,16 @@ async def test_a_body_without_a_length_is_counted_as_it_comes():
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize("whole", [True, False], ids=["with its length", "as it comes"])
+@pytest.mark.parametrize("is_complete", [True, False], ids=["with its length", "as it comes"])
 @pytest.mark.parametrize(("path", "status"), [("gate", 413), ("filter", 400)])
-async def test_a_review_has_a_bound_of_its_own_below_that_of_other_bodies(path, status, whole):
+async def test_a_review_has_a_bound_of_its_own_below_that_of_other_bodies(path, status, is_complete):
     async def pieces():
         for _ in range(MAX_BYTES // (1 << 16) + 1):
             yield b" " * (1 << 16)
 
     async with opened() as served:
-        got, answer = await served.post(path, b" " * (MAX_BYTES + 1) if whole else pieces())
-        assert got == status
+        response_status, answer = await served.post(path, b" " * (MAX_BYTES + 1) if is_complete else pieces())
+        assert response_status == status
         assert path == "filter" or f"at most {MAX_BYTES} bytes" in answer["Error"]
         assert await still_answers(served)
 
@@ -109,8 +109,8 @@ async def test_a_review_has_a_bound_of_its_own_below_that_of_other_bodies(path, 
 async def test_the_pod_of_a_question_has_a_bound_of_values():
     many = b'{"Pod":{"spec":{"volumes":[' + b",".join([b'{"":{}}'] * MAX_VALUES) + b']}},"NodeNames":["a"]}'
     async with opened() as served:
-        got, answer = await served.post("filter", many)
-        assert got == 400
+        status, answer = await served.post("filter", many)
+        assert status == 400
         assert f"at most {MAX_VALUES} values" in answer["Error"]
         assert await still_answers(served)
 
@@ -300,10 +300,10 @@ async def test_a_planted_secret_is_in_no_log_and_no_answer(sent, caplog, capfd):
             answer = await rest(reader)
         _, page = await served.get("/metrics")
         _, view = await served.get("/debug/view")
-    told = [str(record.__dict__) + caplog.handler.format(record) for record in caplog.records]
+    log_texts = [str(record.__dict__) + caplog.handler.format(record) for record in caplog.records]
     assert answer.startswith((b"HTTP/1.1 ", b"HTTP/1.0 "))
     assert b"hunter" not in answer
-    assert "hunter" not in "".join([*told, page, view, *capfd.readouterr()])
+    assert "hunter" not in "".join([*log_texts, page, view, *capfd.readouterr()])
 
 
 @pytest.mark.asyncio

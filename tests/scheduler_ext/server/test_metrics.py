@@ -50,8 +50,8 @@ async def busy_page():
 def linted(page):
     """Return the faults that promtool finds."""
     promtool = cache.binary("promtool")
-    told = subprocess.run([promtool, "check", "metrics"], input=page, capture_output=True, text=True, timeout=30)
-    return told.returncode, told.stdout + told.stderr
+    process = subprocess.run([promtool, "check", "metrics"], input=page, capture_output=True, text=True, timeout=30)
+    return process.returncode, process.stdout + process.stderr
 
 
 @pytest.mark.real

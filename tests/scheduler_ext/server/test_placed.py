@@ -26,7 +26,7 @@ def indexed(size, at=(), minimum=None):
     ]
 
 
-def asked(story, pods):
+def ask_about(story, pods):
     """A story in which a scheduler has asked about these pods, none of which was bound."""
     story.show(*pods)
     story.view.filter(pods[0], story.stage.names)
@@ -38,7 +38,7 @@ def reports(story):
 
 
 def test_a_gang_is_reported_once_on_the_object_that_owns_it():
-    story = asked(Story(4, 4, 4), indexed(4))
+    story = ask_about(Story(4, 4, 4), indexed(4))
     story.wait(TIDY_S)
     assert reports(story) == []
     story.show(*indexed(4, at=["a0", "a1", "a2", "a3"]))
@@ -61,7 +61,7 @@ def test_a_gang_is_reported_once_on_the_object_that_owns_it():
     ],
 )
 def test_when_a_gang_counts_as_placed(bound, minimum, count):
-    story = asked(Story(4, 4), indexed(4, minimum=minimum))
+    story = ask_about(Story(4, 4), indexed(4, minimum=minimum))
     story.show(*indexed(4, at=bound, minimum=minimum)).wait(TIDY_S)
     assert len(reports(story)) == count
 
@@ -84,7 +84,7 @@ def test_a_gang_that_had_started_before_the_question_is_not_reported():
 def test_a_gang_whose_pods_have_no_controller_is_reported_on_its_podgroup():
     story = Story(4, 4)
     story.view.view.groups.put_group(Dialect.VOLCANO, world.group("g", 2))
-    asked(story, world.volcano("g", 2))
+    ask_about(story, world.volcano("g", 2))
     story.show(*world.volcano("g", 2, at=["a0", "a1"])).wait(TIDY_S)
     (notice,) = reports(story)
     assert (notice.kind, notice.api_version) == ("PodGroup", "scheduling.volcano.sh/v1beta1")
@@ -98,7 +98,7 @@ def test_an_owner_with_a_name_longer_than_kubernetes_has_is_not_kept():
 
 
 def test_nothing_is_reported_where_the_map_knows_no_node():
-    story = asked(Story(4, 4, mapped=False), indexed(2))
+    story = ask_about(Story(4, 4, mapped=False), indexed(2))
     story.show(*indexed(2, at=["a0", "a1"])).wait(TIDY_S)
     assert reports(story) == []
 

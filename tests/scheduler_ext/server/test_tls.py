@@ -86,7 +86,7 @@ async def opened(tls, extender=None):
 
 
 @asynccontextmanager
-async def called(listeners, context):
+async def call_listener(listeners, context):
     """A connection to the verbs; ssl.SSLError or ConnectionError when it is refused."""
     reader, writer = await asyncio.wait_for(
         asyncio.open_connection(
@@ -109,7 +109,7 @@ async def ask(reader, writer):
 async def served(listeners, context):
     """True if a new caller is served."""
     try:
-        async with called(listeners, context) as (reader, writer):
+        async with call_listener(listeners, context) as (reader, writer):
             return await ask(reader, writer) == ["a", "b"]
     except (ssl.SSLError, ConnectionError, asyncio.IncompleteReadError):
         return False
@@ -157,12 +157,15 @@ async def test_old_tls_is_refused(authority, tmp_path):
 @pytest.mark.asyncio
 async def test_new_connections_see_a_new_certificate_and_old_ones_go_on(authority, tmp_path):
     tls = files(tmp_path, authority.sign("first"))
-    async with opened(tls) as (listeners, clock, metrics), called(listeners, caller(authority, tmp_path)) as before:
+    async with (
+        opened(tls) as (listeners, clock, metrics),
+        call_listener(listeners, caller(authority, tmp_path)) as before,
+    ):
         assert await ask(*before) == ["a", "b"]
         assert clock.asked_s == CERTIFICATE_CHECK_S
         files(tmp_path, authority.sign("second", ends=NOW + 60 * DAY))
         await clock.tick()
-        async with called(listeners, caller(authority, tmp_path)) as after:
+        async with call_listener(listeners, caller(authority, tmp_path)) as after:
             assert _subject(after) == "second"
             assert await ask(*after) == ["a", "b"]
         assert _subject(before) == "first"
@@ -213,7 +216,7 @@ async def test_a_broken_new_pair_keeps_the_old_and_says_so_once(name, content, w
         assert metrics.registry.get_sample_value("turnout_tls_reloads_total", {"outcome": "refused"}) == 1
         files(tmp_path, authority.sign("repaired"), authority)
         await clock.tick()
-        async with called(listeners, caller(authority, tmp_path, authority.client())) as repaired:
+        async with call_listener(listeners, caller(authority, tmp_path, authority.client())) as repaired:
             assert _subject(repaired) == "repaired"
 
 
@@ -235,15 +238,15 @@ def test_a_missing_file_is_named_and_the_old_pair_serves_on(authority, tmp_path)
         Certificates(TlsFiles(tmp_path / "tls.crt", tmp_path / "tls.key"), Metrics())
 
 
-@pytest.mark.parametrize(("in_use_days", "new_days", "taken"), [
+@pytest.mark.parametrize(("in_use_days", "new_days", "is_used"), [
     pytest.param(30, -1, False, id="an expired one does not replace one that holds"),
     pytest.param(-2, -1, True, id="between two expired ones the newer is as good"),
     pytest.param(-1, 30, True, id="one that holds replaces an expired one"),
 ])  # fmt: skip
-def test_an_expired_certificate(in_use_days, new_days, taken, authority, tmp_path):
+def test_an_expired_certificate(in_use_days, new_days, is_used, authority, tmp_path):
     certificates = Certificates(files(tmp_path, authority.sign("old", ends=NOW + in_use_days * DAY)), Metrics())
     files(tmp_path, authority.sign("new", ends=NOW + new_days * DAY))
-    assert certificates.refresh(NOW_S) is taken
+    assert certificates.refresh(NOW_S) is is_used
 
 
 def test_files_that_did_not_change_are_not_loaded_again(authority, tmp_path):
@@ -286,10 +289,10 @@ async def test_the_webhooks_port_serves_a_renewed_certificate_without_a_restart(
     async with WebhookPort(Scripted(), Metrics(), "127.0.0.1", 0, files(tmp_path, authority.sign("first"))) as webhook:
         following = asyncio.create_task(webhook.follow(clock))
         await until_async(lambda: clock.asked_s)
-        async with called(webhook, caller(authority, tmp_path)) as before:
+        async with call_listener(webhook, caller(authority, tmp_path)) as before:
             assert _subject(before) == "first"
         files(tmp_path, authority.sign("second", ends=NOW + 60 * DAY))
         await clock.tick()
-        async with called(webhook, caller(authority, tmp_path)) as after:
+        async with call_listener(webhook, caller(authority, tmp_path)) as after:
             assert _subject(after) == "second"
         following.cancel()

@@ -193,9 +193,9 @@ def test_scores_that_do_not_fit_are_told_best_first():
     args = decode_args(b'{"Pod":{},"NodeNames":%b}' % json.dumps([f"n{n}" for n in range(1000)]).encode())
     answer = encode_prioritize(args, [(f"n{n}", n % 10 + 1) for n in range(1000)])
     assert len(answer) <= 2 * args.size_bytes + 1024
-    told = {entry["Score"] for entry in json.loads(answer)}
-    assert 10 in told
-    assert 1 not in told
+    scores = {entry["Score"] for entry in json.loads(answer)}
+    assert 10 in scores
+    assert 1 not in scores
 
 
 text = st.text(max_size=40) | st.sampled_from(["a", "b", "node-1", 'q"uote', "back\\slash", "\x00", "\u202e", "é" * 30])
@@ -205,23 +205,23 @@ reasons = st.text(max_size=600) | st.sampled_from(["", "x" * 500, '"' * 400, "\x
 
 @calm
 @given(
-    asked=st.lists(text, max_size=30),
-    kept=some_names,
+    names=st.lists(text, max_size=30),
+    nodes=some_names,
     detail=reasons,
     helpful=st.none() | st.sets(text),
     form=st.sampled_from([names_body, nodes_body]),
     refused_s=st.none() | st.floats(0, 1e9),
 )
-def test_a_filter_answer_is_bounded_by_its_request(asked, kept, detail, helpful, form, refused_s):
-    body = form(asked, {})
+def test_a_filter_answer_is_bounded_by_its_request(names, nodes, detail, helpful, form, refused_s):
+    body = form(names, {})
     args = decode_args(body)
     refusal = Refusal(EventReason.NO_ROOM, detail)
-    encoded = encode_filter(args, Answer(kept + asked[:3], refusal, helpful, refused_s=refused_s))
+    encoded = encode_filter(args, Answer(nodes + names[:3], refusal, helpful, refused_s=refused_s))
     answer = json.loads(encoded)
     assert len(encoded) <= 2 * len(body) + 1024
     named = answer["NodeNames"] or [item["metadata"]["name"] for item in (answer["Nodes"] or {"items": []})["items"]]
     failed = [*(answer["FailedNodes"] or {}), *(answer["FailedAndUnresolvableNodes"] or {})]
-    assert set(named) | set(failed) <= set(asked)
+    assert set(named) | set(failed) <= set(names)
     assert len(named + failed) == len(set(named + failed))
     for why in [*(answer["FailedNodes"] or {}).values(), *(answer["FailedAndUnresolvableNodes"] or {}).values()]:
         assert len(why.encode()) <= 256
@@ -229,18 +229,18 @@ def test_a_filter_answer_is_bounded_by_its_request(asked, kept, detail, helpful,
 
 @calm
 @given(
-    asked=st.lists(text, max_size=30),
+    names=st.lists(text, max_size=30),
     scores=st.lists(st.tuples(text, st.integers(-(2**70), 2**70)), max_size=40),
     form=st.sampled_from([names_body, nodes_body]),
 )
-def test_a_priority_list_is_bounded_by_its_request(asked, scores, form):
-    body = form(asked, {})
-    encoded = encode_prioritize(decode_args(body), scores + [(name, 10) for name in asked])
+def test_a_priority_list_is_bounded_by_its_request(names, scores, form):
+    body = form(names, {})
+    encoded = encode_prioritize(decode_args(body), scores + [(name, 10) for name in names])
     answer = json.loads(encoded)
     assert len(encoded) <= 2 * len(body) + 1024
     hosts = [entry["Host"] for entry in answer]
     assert len(hosts) == len(set(hosts))
-    assert set(hosts) <= set(asked)
+    assert set(hosts) <= set(names)
     assert all(type(entry["Score"]) is int and 0 <= entry["Score"] <= 10 for entry in answer)
 
 
@@ -279,18 +279,18 @@ def test_victims_are_read_in_both_forms_and_answered_by_uid(form):
     }
 
 
-@pytest.mark.parametrize(("chosen", "told"), [
+@pytest.mark.parametrize(("chosen", "expected"), [
     pytest.param({}, {}, id="none chosen"),
     pytest.param({"b": Victims(("v1",))}, {}, id="a node that was not offered"),
     pytest.param({"a": Victims(())}, {}, id="a node without victims, which kube-scheduler calls an error"),
     pytest.param({"a": Victims(("x",))}, {}, id="a pod that is not on the node"),
     pytest.param({"a": Victims(("v2", "v2", "x"), 99)}, {"a": (["v2"], 1)}, id="twice the same, too many violations"),
 ])  # fmt: skip
-def test_victims_are_only_those_offered(chosen, told):
+def test_victims_are_only_those_offered(chosen, expected):
     answer = json.loads(encode_preempt(decode_preempt(victims_body("NodeNameToMetaVictims")), chosen))
-    got = {node: ([pod["UID"] for pod in entry["Pods"]], entry["NumPDBViolations"])
+    victims_by_node = {node: ([pod["UID"] for pod in entry["Pods"]], entry["NumPDBViolations"])
            for node, entry in answer["NodeNameToMetaVictims"].items()}  # fmt: skip
-    assert got == told
+    assert victims_by_node == expected
 
 
 @pytest.mark.parametrize("body", [

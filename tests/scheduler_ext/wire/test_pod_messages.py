@@ -27,15 +27,15 @@ def with_amount(amount):
     return one_pod
 
 
-def review(made, namespace="ml", operation="CREATE"):
-    request = {"uid": "u-1", "namespace": namespace, "operation": operation, "object": made}
+def review(raw_pod, namespace="ml", operation="CREATE"):
+    request = {"uid": "u-1", "namespace": namespace, "operation": operation, "object": raw_pod}
     return json.dumps({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}).encode()
 
 
 def answered(body, rule=GateRule()):  # noqa: B008
     """The patch of the answer, None without one."""
-    asked = decode_review(body)
-    document = json.loads(encode_review(asked, needs_gate(asked, rule)))
+    review_request = decode_review(body)
+    document = json.loads(encode_review(review_request, needs_gate(review_request, rule)))
     response = document["response"]
     assert (document["kind"], response["uid"], response["allowed"]) == ("AdmissionReview", "u-1", True)
     return json.loads(base64.b64decode(response["patch"])) if "patch" in response else None
@@ -118,5 +118,5 @@ JSON = st.recursive(LEAVES, lambda each: st.lists(each) | st.dictionaries(st.tex
 
 
 @given(JSON)
-def test_whatever_a_pod_holds_it_is_allowed(made):
-    answered(review(made))
+def test_whatever_a_pod_holds_it_is_allowed(raw_pod):
+    answered(review(raw_pod))

@@ -18,24 +18,24 @@ from turnout.scheduler_ext.wire.volcano_v1 import ABSTAIN, POINT, REJECT, SUCCES
 REQUIRED_LEAF = {TOPOLOGY: "required", "turnout.dev/topology-tier": "1"}
 
 
-def task(made):
+def task(raw_pod):
     """A TaskInfo: Go's field names without tags, and the whole pod. Scalars are in thousandths."""
-    meta = made["metadata"]
+    meta = raw_pod["metadata"]
     asks = {"MilliCPU": 1000, "Memory": 0, "ScalarResources": {GPU: 8000}, "MaxTaskNum": None}
     return {
         "UID": meta["uid"], "Job": f"default/{meta['annotations'].get(VOLCANO_GROUP, '')}", "Name": meta["name"],
         "Namespace": "default", "TaskRole": "worker", "Resreq": asks, "InitResreq": asks, "NodeName": "", "Status": 1,
         "Priority": 1, "VolumeReady": False, "Preemptable": False, "BestEffort": False, "HasRestartableInitContainer":
-        False, "SchGated": False, "RevocableZone": "", "NumaInfo": None, "Pod": made, "CustomBindErrHandler": None,
+        False, "SchGated": False, "RevocableZone": "", "NumaInfo": None, "Pod": raw_pod, "CustomBindErrHandler": None,
     }  # fmt: skip
 
 
 def node(name):
     """A NodeInfo, with the pods that it has."""
     room = {"MilliCPU": 64000, "Memory": 1e11, "ScalarResources": {GPU: 8000}, "MaxTaskNum": 110}
-    there = {"default/other": task(pod("other"))}
+    tasks = {"default/other": task(pod("other"))}
     return {"Name": name, "Node": {"metadata": {"name": name}}, "Idle": room, "Used": {}, "Releasing": {},
-            "Pipelined": {}, "Allocatable": room, "Capacity": room, "Tasks": there}  # fmt: skip
+            "Pipelined": {}, "Allocatable": room, "Capacity": room, "Tasks": tasks}  # fmt: skip
 
 
 def job(name, namespace="default"):
@@ -47,30 +47,30 @@ def job(name, namespace="default"):
 class Volcano:
     """A Volcano whose session asks a Turnout that has seen some gangs."""
 
-    def __init__(self, taken=()):
-        self.stage = Stage(taken)
+    def __init__(self, busy=()):
+        self.stage = Stage(busy)
 
-    def gang(self, name, pods, minimum=None, notes=None, seen=True):
+    def gang(self, name, pods, minimum=None, notes=None, is_shown=True):
         """Show a gang's pods, and its PodGroup if it is `seen`; return the pods."""
-        made = [pod(f"{name}-{at}", notes={VOLCANO_GROUP: name, **(notes or {})}) for at in range(pods)]
-        if seen:
+        gang_pods = [pod(f"{name}-{at}", notes={VOLCANO_GROUP: name, **(notes or {})}) for at in range(pods)]
+        if is_shown:
             group = {"metadata": {"name": name, "namespace": "default", "uid": f"uid-{name}"},
                      "spec": {"minMember": minimum or pods}}  # fmt: skip
             self.stage.view.view.groups.put_group(Dialect.VOLCANO, msgspec.convert(group, PodGroup))
-        for each in made:
+        for each in gang_pods:
             self.stage.show(each)
-        return made
+        return gang_pods
 
     def asks(self, verb, request):
         reply = self.stage.dispatcher.answer(verb, json.dumps(request).encode())
         assert (reply.status, reply.outcome) == (200, Outcome.ANSWERED)
         return json.loads(reply.body)
 
-    def predicate(self, made, name):
-        return self.asks(Verb.VOLCANO_PREDICATE, {"task": task(made), "node": node(name)})
+    def predicate(self, raw_pod, name):
+        return self.asks(Verb.VOLCANO_PREDICATE, {"task": task(raw_pod), "node": node(name)})
 
-    def scores(self, made, names):
-        question = {"task": task(made), "nodes": [node(name) for name in names]}
+    def scores(self, raw_pod, names):
+        question = {"task": task(raw_pod), "nodes": [node(name) for name in names]}
         answer = self.asks(Verb.VOLCANO_PRIORITIZE, question)
         assert answer["errorMessage"] == ""
         return answer["nodeScore"]
@@ -83,14 +83,14 @@ class Volcano:
 
         liked: nodes to which other plugins give a hundred each.
         """
-        free, placed = [name for name in HOSTS if self.stage.free[name] >= 8], {}
-        for made in pods:
-            fit = [name for name in free if self.predicate(made, name)["code"] == SUCCESS]
-            ours = self.scores(made, fit)
+        free, node_by_pod = [name for name in HOSTS if self.stage.free[name] >= 8], {}
+        for raw_pod in pods:
+            fit = [name for name in free if self.predicate(raw_pod, name)["code"] == SUCCESS]
+            ours = self.scores(raw_pod, fit)
             best = max(fit, key=lambda name: (ours.get(name, 0.0) + 100.0 * (name in liked), name))
-            placed[made["metadata"]["name"]] = best
+            node_by_pod[raw_pod["metadata"]["name"]] = best
             free.remove(best)
-        return placed
+        return node_by_pod
 
     @property
     def words(self):
@@ -100,21 +100,21 @@ class Volcano:
 @pytest.mark.contract("CS-10")
 def test_a_gang_lands_under_one_leaf_though_other_plugins_spread_it():
     volcano = Volcano()
-    placed = volcano.session(
+    node_by_pod = volcano.session(
         volcano.gang("bert", 4), liked=[f"s{spine}l{leaf}h0" for spine in (0, 1) for leaf in range(3)]
     )
-    assert len(set(placed.values())) == 4
-    assert len({name[:4] for name in placed.values()}) == 1
+    assert len(set(node_by_pod.values())) == 4
+    assert len({name[:4] for name in node_by_pod.values()}) == 1
 
 
 @pytest.mark.contract("CS-10")
 def test_the_planned_node_is_the_one_that_kube_scheduler_would_be_told():
-    volcano = Volcano(taken={"s0l0h0": 8})
+    volcano = Volcano(busy={"s0l0h0": 8})
     first = volcano.gang("bert", 4)[0]
     scores = volcano.scores(first, HOSTS)
-    asked = {"Pod": first, "Nodes": None, "NodeNames": HOSTS}
-    kept = volcano.asks(Verb.FILTER, asked)["NodeNames"]
-    assert [name for name, score in scores.items() if score == 10 * POINT] == kept
+    arguments = {"Pod": first, "Nodes": None, "NodeNames": HOSTS}
+    nodes = volcano.asks(Verb.FILTER, arguments)["NodeNames"]
+    assert [name for name, score in scores.items() if score == 10 * POINT] == nodes
     assert all(0 < score <= 10 * POINT for score in scores.values())
 
 
@@ -133,15 +133,15 @@ def test_no_task_is_refused_a_node_because_it_is_planned_on_another():
 
 
 @pytest.mark.contract("CS-10")
-@pytest.mark.parametrize(("pods", "taken", "code", "vote", "word"), [
+@pytest.mark.parametrize(("pods", "busy", "code", "vote", "word"), [
     pytest.param(4, {f"s{s}l{x}h0": 8 for s in (0, 1) for x in range(3)}, UNSCHEDULABLE, ABSTAIN,
                  EventReason.TIER_TOO_NARROW, id="once others have left a leaf would hold it"),
     pytest.param(5, {}, UNRESOLVABLE, REJECT, EventReason.TIER_TOO_NARROW, id="no leaf holds it, whoever leaves"),
 ])  # fmt: skip
-def test_a_gang_that_cannot_start_is_refused_everywhere_with_one_word(pods, taken, code, vote, word):
-    volcano = Volcano(taken)
-    made = volcano.gang("bert", pods, notes=REQUIRED_LEAF)
-    answers = [volcano.predicate(made[0], name) for name in HOSTS]
+def test_a_gang_that_cannot_start_is_refused_everywhere_with_one_word(pods, busy, code, vote, word):
+    volcano = Volcano(busy)
+    gang_pods = volcano.gang("bert", pods, notes=REQUIRED_LEAF)
+    answers = [volcano.predicate(gang_pods[0], name) for name in HOSTS]
     assert {answer["code"] for answer in answers} == {code}
     assert all(answer["status"].startswith(f"{word.value}: ") for answer in answers)
     assert set(volcano.words) == {word}
@@ -168,9 +168,9 @@ def test_a_gang_that_runs_is_not_voted_against():
 
 def test_from_an_old_view_a_task_is_refused_for_now_and_nobody_is_told():
     volcano = Volcano()
-    made = volcano.gang("bert", 5, notes=REQUIRED_LEAF)
+    gang_pods = volcano.gang("bert", 5, notes=REQUIRED_LEAF)
     volcano.stage.view.watches.old = True
-    answer = volcano.predicate(made[0], HOSTS[0])
+    answer = volcano.predicate(gang_pods[0], HOSTS[0])
     assert answer["status"].startswith("OldView: TierTooNarrow: ")
     assert volcano.enqueueable("bert") == ABSTAIN
     assert volcano.words == []
@@ -179,15 +179,15 @@ def test_from_an_old_view_a_task_is_refused_for_now_and_nobody_is_told():
 def test_a_task_whose_podgroup_no_watch_has_shown_waits_for_it_a_moment():
     volcano = Volcano()
     volcano.stage.view.watches.serves = True
-    made = volcano.gang("bert", 4, seen=False)
-    answer = volcano.predicate(made[0], HOSTS[0])
+    gang_pods = volcano.gang("bert", 4, is_shown=False)
+    answer = volcano.predicate(gang_pods[0], HOSTS[0])
     assert (answer["code"], answer["status"].split(":")[0]) == (UNSCHEDULABLE, "OldView")
 
 
 def test_a_malformed_annotation_is_told_though_only_scores_are_asked_for():
     volcano = Volcano()
-    (made,) = volcano.gang("bert", 1, notes={TOPOLOGY: "soon"})
-    volcano.scores(made, HOSTS)
+    (raw_pod,) = volcano.gang("bert", 1, notes={TOPOLOGY: "soon"})
+    volcano.scores(raw_pod, HOSTS)
     assert volcano.words == [EventReason.BAD_ANNOTATION]
 
 
@@ -222,8 +222,8 @@ _json = st.recursive(
 @given(verb=st.sampled_from(VERBS), key=st.sampled_from(sorted(WHOLE)),
        inner=st.sampled_from(["", "Pod", "Name", "UID"]), value=_json)  # fmt: skip
 def test_whatever_stands_in_a_field_is_answered_or_refused(verb, key, inner, value):
-    held = WHOLE[key]
-    changed = {**held, inner: value} if inner and isinstance(held, dict) else value
+    field_value = WHOLE[key]
+    changed = {**field_value, inner: value} if inner and isinstance(field_value, dict) else value
     reply = Volcano().stage.dispatcher.answer(verb, json.dumps({**WHOLE, key: changed}).encode())
     assert reply.outcome in (Outcome.ANSWERED, Outcome.BAD_REQUEST)
     assert isinstance(json.loads(reply.body), dict)

@@ -27,7 +27,7 @@ GPU = "nvidia.com/gpu"
 class Stage:
     """The extender, and the pods that it was asked about."""
 
-    def __init__(self, taken=(), soft=(), unlabelled=()):
+    def __init__(self, busy=(), soft=(), unlabelled=()):
         self.told, self.placed, self.refused, self.free = [], {}, {}, {}
         self.clock, metrics = ManualClock(), Metrics()
         self.view = ShownExtender(Rules(), self.clock, metrics, self.told.append)
@@ -38,7 +38,7 @@ class Stage:
             self.view.view.layout.put_node(msgspec.convert(gpu_node(name, "", labels=labels), Node))
             self.free[name] = 8
         self.view.use_map(build(MapEntry(name, (name[:2], name[:4]), at + 1) for at, name in enumerate(HOSTS)))
-        for name, gpus in dict(taken).items():
+        for name, gpus in dict(busy).items():
             self.free[name] -= gpus
             self.view.put_pod(msgspec.convert(pod(f"there-{name}", gpus, at=name), Pod))
 
@@ -73,13 +73,13 @@ class Stage:
             if name in self.placed:
                 continue
             names = [host for host in HOSTS if self.free[host] >= gpus]
-            kept = self._asked(verb, {"Pod": each, "Nodes": None, "NodeNames": names})
-            if len(kept) != 1:
-                self.refused[name] = len(kept)
+            answer = self._asked(verb, {"Pod": each, "Nodes": None, "NodeNames": names})
+            if len(answer) != 1:
+                self.refused[name] = len(answer)
                 continue
-            self.placed[name] = kept[0]
-            self.free[kept[0]] -= gpus
-            bound = {**each, "spec": {**each["spec"], "nodeName": kept[0]}}
+            self.placed[name] = answer[0]
+            self.free[answer[0]] -= gpus
+            bound = {**each, "spec": {**each["spec"], "nodeName": answer[0]}}
             self.view.put_pod(msgspec.convert(bound, Pod))
         return self.placed
 
@@ -92,9 +92,9 @@ class Stage:
         return [each["Host"] for each in body if each["Score"] == best > 0]
 
 
-def gpus_of(made):
+def gpus_of(raw_pod):
     """The GPUs that a pod asks the device plugin for."""
-    return int(made["spec"]["containers"][0]["resources"]["requests"].get(GPU, 0))
+    return int(raw_pod["spec"]["containers"][0]["resources"]["requests"].get(GPU, 0))
 
 
 def pod(name, gpus=8, notes=None, marks=None, owner="", at="", **spec):
@@ -108,8 +108,10 @@ def pod(name, gpus=8, notes=None, marks=None, owner="", at="", **spec):
         "labels": marks or {},
     }
     if owner:
-        kind, called = owner.split("/")
-        meta["ownerReferences"] = [{"kind": kind, "name": called, "uid": f"uid-{called}", "controller": True}]
+        kind, name_of_owner = owner.split("/")
+        meta["ownerReferences"] = [
+            {"kind": kind, "name": name_of_owner, "uid": f"uid-{name_of_owner}", "controller": True}
+        ]
     container = {"name": "main", "resources": {"requests": asks, "limits": asks}}
     spec = {"schedulerName": "default-scheduler", "containers": [container], "nodeName": at, **spec}
     return {"metadata": {**meta, "creationTimestamp": "2026-01-01T00:00:00Z"}, "spec": spec}

@@ -56,12 +56,12 @@ BESIDE = [
 ]  # fmt: skip
 
 
-def told(stage):
+def reasons_of(stage):
     return "".join(notice.detail for notice in stage.told if notice.reason is EventReason.WISH_NOT_KEPT)
 
 
-def shown(taken, owner):
-    stage = Stage(taken)
+def shown(busy, owner):
+    stage = Stage(busy)
     stage.group(owner, Dialect(owner.get("apiVersion", Dialect.VOLCANO.value).split("/")[0]))
     return stage
 
@@ -71,10 +71,10 @@ def shown(taken, owner):
 def test_the_hard_level_of_a_podgroup_holds_beside_words_of_its_pods(pods_of, owner, source, notes, sentence):
     stage = shown(TWO_LEAVES, owner)
     assert stage.schedule(pods_of(notes)) == {}
-    assert sentence.format(source) in told(stage)
-    assert bool(sentence) == bool(told(stage))
-    again = shown(only(s0l0=2, s1l0=3), owner).schedule(pods_of(notes))
-    assert {host[:4] for host in again.values()} == {"s1l0"}
+    assert sentence.format(source) in reasons_of(stage)
+    assert bool(sentence) == bool(reasons_of(stage))
+    second_stage = shown(only(s0l0=2, s1l0=3), owner).schedule(pods_of(notes))
+    assert {host[:4] for host in second_stage.values()} == {"s1l0"}
 
 
 @pytest.mark.parametrize(("pods", "sentence"), [
@@ -92,8 +92,8 @@ def test_the_hard_level_of_a_podgroup_holds_beside_words_of_its_pods(pods_of, ow
 def test_of_two_dialects_on_a_pod_the_strictest_level_holds(pods, sentence):
     stage = Stage(TWO_LEAVES)
     assert stage.schedule(pods) == {}
-    assert sentence in told(stage)
-    assert bool(sentence) == bool(told(stage))
+    assert sentence in reasons_of(stage)
+    assert bool(sentence) == bool(reasons_of(stage))
 
 
 @pytest.mark.parametrize(("notes", "sentence"), [
@@ -107,7 +107,7 @@ def test_the_groups_of_a_podgroup_hold_beside_words_of_its_pods(notes, sentence)
         own = {labels.VOLCANO_TASK_SPEC: "w", "volcano.sh/partition-id": "0", sets.LWS_SUBGROUP_INDEX: str(at)}
         each["metadata"]["labels"].update(own)
     assert stage.schedule(pods) == {}
-    assert sentence in told(stage)
+    assert sentence in reasons_of(stage)
 
 
 def test_slices_hold_beside_a_mesh():
@@ -115,4 +115,4 @@ def test_slices_hold_beside_a_mesh():
     pods = job(4, notes={labels.MESH: "dp=4,tp=8", **layers((RACK, 2))})
     node_by_pod = stage.schedule(pods)
     assert all(len({node_by_pod[f"g-{at}"][:4] for at in (first, first + 1)}) == 1 for first in (0, 2))
-    assert "turnout.dev/mesh is not kept, because" in told(stage)
+    assert "turnout.dev/mesh is not kept, because" in reasons_of(stage)

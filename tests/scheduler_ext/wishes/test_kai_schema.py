@@ -11,7 +11,7 @@ from turnout.jobs.gang import POD_GROUP_VERSIONS, Dialect
 VERSION = POD_GROUP_VERSIONS[Dialect.KAI]
 RULE = schema("kai/scheduling.run.ai_podgroups", VERSION.split("/")[1])
 SHOWN = [*(row.groups for row in TABLE), *(row.values[3] for row in EVERY_ROW), *(row.values[2] for row in ROWS)]
-SPECS = [made["spec"] for groups in SHOWN for made in groups if made.get("apiVersion") == VERSION]
+SPECS = [group["spec"] for groups in SHOWN for group in groups if group.get("apiVersion") == VERSION]
 
 
 @pytest.mark.parametrize("spec", SPECS, ids=lambda spec: "+".join(spec))

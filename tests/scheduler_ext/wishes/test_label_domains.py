@@ -28,10 +28,10 @@ def gang(size, **more):
     return world.volcano("g", size, notes=NOTES, **more)
 
 
-def zones(w, placed):
+def zones(w, node_by_pod):
     """The values of the label on some nodes."""
     by_name = {name: node.metadata.labels.get(ZONE, "-") for name, node in w.view.snapshot.nodes.items()}
-    return {by_name[node] for node in placed.values()}
+    return {by_name[node] for node in node_by_pod.values()}
 
 
 @pytest.mark.parametrize(("sizes", "values", "full", "size", "nodes"), [
@@ -61,10 +61,10 @@ def test_a_lost_member_returns_in_its_zone_only():
     assert len(w.put(*pods).schedule(*pods)) == 6
     w.view.drop_pod(pods[0].metadata.uid)
     w.put(world.pod("later", 8, at=next(name for name in w.names if not w.view.snapshot.pods.on_node(name))))
-    (again,) = world.volcano("g", 7, notes=NOTES)[6:]
-    assert w.put(again).schedule(again) == {}
+    (replacement,) = world.volcano("g", 7, notes=NOTES)[6:]
+    assert w.put(replacement).schedule(replacement) == {}
     w.view.drop_pod("uid-there-d0")
-    assert w.schedule(again) == {"g-6": "d0"}
+    assert w.schedule(replacement) == {"g-6": "d0"}
 
 
 def test_podsets_that_share_a_domain_share_the_zone():

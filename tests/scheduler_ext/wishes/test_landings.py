@@ -88,55 +88,55 @@ class Landing:
     scored: bool = False
 
 
-def one_leaf(placed):
-    return len(leaves(placed)) == 1
+def one_leaf(placement):
+    return len(leaves(placement)) == 1
 
 
-def one_spine(placed):
-    return spines(placed) == 1
+def one_spine(placement):
+    return spines(placement) == 1
 
 
-def one_host(placed):
-    return len(hosts(placed)) == 1
+def one_host(placement):
+    return len(hosts(placement)) == 1
 
 
 def by_leaf(*counts):
-    return lambda placed: leaves(placed) == list(counts)
+    return lambda placement: leaves(placement) == list(counts)
 
 
 def by_host(*counts):
-    return lambda placed: hosts(placed) == list(counts)
+    return lambda placement: hosts(placement) == list(counts)
 
 
 def under(leaf, *names):
-    return lambda placed: {placed.get(name, "")[: len(leaf)] for name in names or placed} == {leaf}
+    return lambda placement: {placement.get(name, "")[: len(leaf)] for name in names or placement} == {leaf}
 
 
 def both(*checks):
-    return lambda placed: all(check(placed) for check in checks)
+    return lambda placement: all(check(placement) for check in checks)
 
 
-def in_the_holes(placed):
-    return set(placed.values()) == set(HOLES)
+def in_the_holes(placement):
+    return set(placement.values()) == set(HOLES)
 
 
 def in_racks(*names):
     """The pods of each subgroup lie under one leaf."""
-    return lambda placed: all(
-        len({host[:4] for pod_name, host in placed.items() if pod_name.split("-")[1] == name}) == 1 for name in names
+    return lambda placement: all(
+        len({host[:4] for pod_name, host in placement.items() if pod_name.split("-")[1] == name}) == 1 for name in names
     )
 
 
 def upwards(*numbers):
     """The pods of these numbers follow the fabric."""
-    return lambda placed: [placed[f"g-{at}"] for at in numbers] == sorted(placed.values())
+    return lambda placement: [placement[f"g-{at}"] for at in numbers] == sorted(placement.values())
 
 
 def apart(level):
     """No two gangs, by the names of their pods, share a domain, and none is in two."""
 
-    def lands(placed):
-        pairs = {(name.rsplit("-", 1)[0], host[:level]) for name, host in placed.items()}
+    def lands(placement):
+        pairs = {(name.rsplit("-", 1)[0], host[:level]) for name, host in placement.items()}
         return len(pairs) == len({name for name, _ in pairs}) == len({domain for _, domain in pairs})
 
     return lands
@@ -144,9 +144,9 @@ def apart(level):
 
 def annotated(notes):
     """A koordinator PodGroup with these annotations."""
-    made = group(minMember=4)
-    made["metadata"]["annotations"] = notes
-    return made
+    raw_group = group(minMember=4)
+    raw_group["metadata"]["annotations"] = notes
+    return raw_group
 
 
 def must(layer):
@@ -283,8 +283,8 @@ GROUPS = [
         only(s0l0=4, s0l1=2, s1l0=3, s1l1=3), [policy(6)], scored=True),
     Landing("Volcano: each partition under a spine", parted([3, 3]), both(runs(3, 2), by_leaf(2, 2, 1, 1)),
         only(s0l0=2, s0l1=2, s1l0=2, s1l1=1), [policy(6, tier=2)]),
-    Landing("Volcano: unequal partitions", parted([3, 2, 2, 1]), lambda placed: all(
-        len({placed[f"g-{at}"][:4] for at in part}) == 1 for part in ((0, 1, 2), (3, 4), (5, 6))),
+    Landing("Volcano: unequal partitions", parted([3, 2, 2, 1]), lambda placement: all(
+        len({placement[f"g-{at}"][:4] for at in part}) == 1 for part in ((0, 1, 2), (3, 4), (5, 6))),
         only(s0l0=4, s0l1=4), [policy(8)]),
     Landing("Volcano: two of three groups, none halved", parted([2, 2, 2]), by_leaf(2, 2),
         only(s0l0=2, s0l1=2, s0l2=1, s1l0=1), [policy(4, minSubGroups=2)]),
@@ -292,29 +292,30 @@ GROUPS = [
         only(s0l0=4, s0l1=2, s1l0=3, s1l1=3), [group(minMember=6, subGroupPolicy=[{"name": "w", "subGroupSize": 3,
             "networkTopology": {"mode": "hard", "highestTierAllowed": 1}}])]),
     Landing("Volcano: as many of each task as must start", roles(ps=2, worker=4),
-        lambda placed: Counter(name.split("-")[1] for name in placed) == {"ps": 1, "worker": 3}, only(s0l0=4),
+        lambda placement: Counter(name.split("-")[1] for name in placement) == {"ps": 1, "worker": 3}, only(s0l0=4),
         [group(minMember=4, minTaskMember={"ps": 1, "worker": 3})]),
     Landing("KAI: each subgroup in a rack", subgrouped(a=3, b=3), both(by_leaf(3, 3), in_racks("a", "b")),
         only(s0l0=4, s0l1=2, s1l0=3, s1l1=3), [kai_group(subGroups=[subgroup("a", 3, RACK), subgroup("b", 3, RACK)])],
         Dialect.KAI, scored=True),
     Landing("KAI: subgroups of one parent in a rack", subgrouped(a=2, b=2, c=1),
-        lambda placed: len({placed[f"g-{name}-{at}"][:4] for name in "ab" for at in (0, 1)}) == 1 and len(placed) == 5,
+        lambda placement: len(placement) == 5
+        and len({placement[f"g-{name}-{at}"][:4] for name in "ab" for at in (0, 1)}) == 1,
         only(s0l0=3, s0l1=2, s1l0=4, s1l1=1), [kai_group(subGroups=[subgroup("both", level=RACK),
             subgroup("a", 2, parent="both"), subgroup("b", 2, parent="both"), subgroup("c", 1)])], Dialect.KAI),
     Landing("KAI: as many of each subgroup as must start", subgrouped(a=2, b=4),
-        lambda placed: Counter(name.split("-")[1] for name in placed) == {"a": 1, "b": 3}, only(s0l0=4),
+        lambda placement: Counter(name.split("-")[1] for name in placement) == {"a": 1, "b": 3}, only(s0l0=4),
         [kai_group(subGroups=[subgroup("a", 1), subgroup("b", 3)])], Dialect.KAI),
     Landing("KAI: two of three subgroups, none halved", subgrouped(a=2, b=2, c=2), by_leaf(2, 2),
         only(s0l0=2, s0l1=2, s0l2=1, s1l0=1), [kai_group(minSubGroup=2, subGroups=[
             subgroup(name, 2, RACK) for name in "abc"])], Dialect.KAI),
     Landing("KAI: two of three subgroups of two shapes", [pod(f"g-{name}-{at}", gpus, {labels.KAI_GROUP: "g"},
         {kai.SUBGROUP: name}) for name in "abc" for at, gpus in enumerate((8, 4))],
-        lambda placed: set(placed) == {f"g-{name}-{at}" for name in "ab" for at in (0, 1)}, only(s0l0=2, s0l1=2),
+        lambda placement: set(placement) == {f"g-{name}-{at}" for name in "ab" for at in (0, 1)}, only(s0l0=2, s0l1=2),
         [kai_group(minSubGroup=2, subGroups=[subgroup(name, 2, RACK) for name in "abc"])], Dialect.KAI),
     Landing("KAI: of a subgroup as many as its rack holds", subgrouped(a=4), by_leaf(3), only(s0l0=3, s0l1=1),
         [kai_group(subGroups=[subgroup("a", 2, RACK)])], Dialect.KAI),
     Landing("KAI: ten segments and more, in the order of numbers", subgrouped(**{f"w-{at}": 1 for at in range(12)}),
-        lambda placed: [*placed.values()] == sorted(placed.values()), {}, [kai_group(subGroups=[
+        lambda placement: [*placement.values()] == sorted(placement.values()), {}, [kai_group(subGroups=[
             subgroup(f"w-{at}", 1) for at in range(12)])], Dialect.KAI, misread=volcano(12)[::-1]),
     Landing("LWS: no two subgroups in one rack", subgroups(4, 2), by_leaf(2, 2), only(s0l0=4, s1l0=2)),
     Landing("LWS: each group a gang", lws(2, 2), apart(4), only(s0l0=3, s0l1=2), misread=koord(4)),
@@ -351,16 +352,16 @@ def named(name, size, notes, gpus=8):
 
 
 def starts(*names):
-    return lambda placed: {name.split("-")[0] for name in placed} == set(names)
+    return lambda placement: {name.split("-")[0] for name in placement} == set(names)
 
 
 TOGETHER = {labels.TOGETHER: "training"}
 LISTED = {koordinator.GROUPS: json.dumps(["default/a", "default/b"])}
 PODSETS = {kueue.GROUP: "training"}
 ALL_OR_NONE = [
-    Landing(f"{whose}: the third starts, since not both do", [*named("a", 2, notes), *named("b", 2, notes),
+    Landing(f"{owner}: the third starts, since not both do", [*named("a", 2, notes), *named("b", 2, notes),
         *named("c", 3, {})], starts("c"), only(s0l0=3))
-    for whose, notes in (("ours", TOGETHER), ("koordinator's groups", LISTED), ("Kueue's podset group", PODSETS))
+    for owner, notes in (("ours", TOGETHER), ("koordinator's groups", LISTED), ("Kueue's podset group", PODSETS))
 ]  # fmt: skip
 
 FOUR = [f"g-{at}" for at in range(4)]
@@ -398,21 +399,21 @@ def played(row, pods, groups, verb=Verb.FILTER):
     return dict(stage.schedule(pods, verb))
 
 
-def bare(made):
+def bare(raw_pod):
     """A pod that says nothing of where it wants to be."""
-    made = deepcopy(made)
-    made["metadata"]["annotations"] = {
-        key: value for key, value in made["metadata"]["annotations"].items() if key in _OF_GANGS
+    raw_pod = deepcopy(raw_pod)
+    raw_pod["metadata"]["annotations"] = {
+        key: value for key, value in raw_pod["metadata"]["annotations"].items() if key in _OF_GANGS
     }
-    made["spec"].pop("schedulingGroup", None)
-    return made
+    raw_pod["spec"].pop("schedulingGroup", None)
+    return raw_pod
 
 
-def without_words(made):
+def without_words(raw_pod):
     """A PodGroup that says how many start, and nothing else."""
-    made = deepcopy(made)
-    made["metadata"].pop("annotations", None)
-    return {**made, "spec": {key: value for key, value in made["spec"].items() if key in _MINIMUM}}
+    raw_pod = deepcopy(raw_pod)
+    raw_pod["metadata"].pop("annotations", None)
+    return {**raw_pod, "spec": {key: value for key, value in raw_pod["spec"].items() if key in _MINIMUM}}
 
 
 def params(rows):
@@ -421,24 +422,24 @@ def params(rows):
 
 @pytest.mark.parametrize("row", params(TABLE))
 def test_pods_land_as_their_wish_says(row):
-    placed = played(row, row.pods, row.groups)
-    assert placed, "nobody was placed"
-    assert row.lands(placed), placed
+    placement = played(row, row.pods, row.groups)
+    assert placement, "nobody was placed"
+    assert row.lands(placement), placement
 
 
 @pytest.mark.parametrize("row", params(SCORED))
 def test_scores_alone_lead_there_too(row):
-    placed = played(row, row.pods, row.groups, Verb.PRIORITIZE)
-    assert len(placed) == len(row.pods)
-    assert row.lands(placed), placed
+    placement = played(row, row.pods, row.groups, Verb.PRIORITIZE)
+    assert len(placement) == len(row.pods)
+    assert row.lands(placement), placement
 
 
 @pytest.mark.parametrize("row", params(TABLE))
 def test_without_the_wish_or_with_it_misread_they_are_elsewhere(row):
     pods = row.misread or [bare(each) for each in row.pods]
     groups = row.groups if row.misread else [without_words(each) for each in row.groups]
-    placed = played(row, pods, groups)
-    assert not (placed and row.lands(placed)), placed
+    placement = played(row, pods, groups)
+    assert not (placement and row.lands(placement)), placement
 
 
 def test_the_table_has_sixty_wishes():

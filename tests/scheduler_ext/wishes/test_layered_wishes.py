@@ -69,10 +69,10 @@ def roles(**sizes):
 
 def subgroups(size, of):
     """Pods of one group of a LeaderWorkerSet in subgroups, each exclusive in a rack."""
-    made = lws(1, size, {sets.LWS_SUBGROUP: RACK})
-    for at, each in enumerate(made):
+    pods = lws(1, size, {sets.LWS_SUBGROUP: RACK})
+    for at, each in enumerate(pods):
         each["metadata"]["labels"][sets.LWS_SUBGROUP_INDEX] = str(at // of)
-    return made
+    return pods
 
 
 def subgrouped(**sizes):
@@ -85,33 +85,33 @@ def subgrouped(**sizes):
 
 def subgroup(name, minimum=None, level="", **more):
     """An entry of KAI's subGroups."""
-    made = {"name": name, **({} if minimum is None else {"minMember": minimum}), **more}
-    return {**made, "topologyConstraint": within(level)} if level else made
+    raw_subgroup = {"name": name, **({} if minimum is None else {"minMember": minimum}), **more}
+    return {**raw_subgroup, "topologyConstraint": within(level)} if level else raw_subgroup
 
 
-def by_leaf(placed, *names):
+def by_leaf(placement, *names):
     """The leaves of some pods."""
-    return {placed[name][:4] for name in names}
+    return {placement[name][:4] for name in names}
 
 
 def runs(of, level=4):
     """Each run of so many neighbouring ranks lies under one switch."""
-    return lambda placed: all(
-        len({placed[f"g-{at}"][:level] for at in range(first, min(first + of, len(placed)))}) == 1
-        for first in range(0, len(placed), of)
+    return lambda placement: all(
+        len({placement[f"g-{at}"][:level] for at in range(first, min(first + of, len(placement)))}) == 1
+        for first in range(0, len(placement), of)
     )
 
 
 def shares(*counts):
-    return lambda placed: leaves(placed) == sorted(counts, reverse=True)
+    return lambda placement: leaves(placement) == sorted(counts, reverse=True)
 
 
 def all_of(*checks):
-    return lambda placed: all(check(placed) for check in checks)
+    return lambda placement: all(check(placement) for check in checks)
 
 
-def no_one(placed):
-    return not placed
+def no_one(placement):
+    return not placement
 
 
 WHOLE = {"layer": "SpineLayer", "strategy": "MustGather"}
@@ -122,7 +122,7 @@ ROWS = [
     pytest.param(job(8, notes=PAIRS_IN_BLOCKS), only(s0l0=3, s0l1=1, s1l0=3, s1l1=1), [], no_one, 0, "",
         id="Kueue: blocks hold four, but not as pairs"),
     pytest.param(job(8, notes=layers((BLOCK, 6), (RACK, 4))), only(s0l0=4, s0l1=4, s1l0=4), [],
-        lambda placed: len(placed) == 8, 8, "it does not divide 6", id="Kueue: layers that do not nest are told"),
+        lambda placement: len(placement) == 8, 8, "it does not divide 6", id="Kueue: layers that do not nest are told"),
     # Groups.
     pytest.param(parted([3, 3]), only(s0l0=4, s0l1=2), [policy(6)], no_one, 0, "", id="Volcano: no leaf for one"),
     pytest.param(parted([2, 2, 2]), only(s0l0=2, s0l1=1, s1l0=1), [policy(2, minSubGroups=2)], no_one, 0, "",
@@ -138,7 +138,7 @@ ROWS = [
         no_one, 0, "", id="KAI: not room enough for one subgroup"),
     pytest.param(subgrouped(a=2, b=2), only(s0l0=2, s0l1=2, s1l0=3), [kai_group(subGroups=[
         subgroup("both", level=BLOCK), subgroup("a", 2, RACK, parent="both"), subgroup("b", 2, RACK, parent="both")])],
-        lambda placed: len(by_leaf(placed, "g-a-0", "g-a-1")) == 1, 4,
+        lambda placement: len(by_leaf(placement, "g-a-0", "g-a-1")) == 1, 4,
         "spec.subGroups both: its level is not kept, because", id="KAI: a level around a level is told"),
     pytest.param(subgrouped(a=2, b=2, c=2), only(s0l0=2, s0l1=1, s1l0=1), [kai_group(minSubGroup=2, subGroups=[
         subgroup(name, 2, RACK) for name in "abc"])], no_one, 0, "", id="KAI: fewer subgroups than must start"),
@@ -181,17 +181,17 @@ ROWS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("pods", "taken", "groups", "lands", "count", "told"), ROWS)
-def test_a_wish_within_a_gang(pods, taken, groups, lands, count, told):
-    stage = Stage(taken)
+@pytest.mark.parametrize(("pods", "busy", "groups", "lands", "count", "sentence"), ROWS)
+def test_a_wish_within_a_gang(pods, busy, groups, lands, count, sentence):
+    stage = Stage(busy)
     for each in groups:
         stage.group(each, Dialect(each.get("apiVersion", Dialect.VOLCANO.value).split("/")[0]))
     node_by_pod = stage.schedule(pods)
     assert len(node_by_pod) == count, node_by_pod
     assert lands(node_by_pod), node_by_pod
     details = "".join(notice.detail for notice in stage.told if notice.reason is EventReason.WISH_NOT_KEPT)
-    assert told in details
-    assert bool(told) == bool(details)
+    assert sentence in details
+    assert bool(sentence) == bool(details)
 
 
 @pytest.mark.parametrize(("notes", "fault"), [
@@ -241,10 +241,10 @@ def test_apart_without_a_set_is_told():
 
 def test_a_koordinator_podgroup_says_where_its_pods_go():
     stage = Stage(only(s0l0=2, s0l1=2))
-    made = group(minMember=4)
-    made["metadata"]["annotations"] = {koordinator.SPEC: json.dumps({"gatherStrategy": [
+    raw_group = group(minMember=4)
+    raw_group["metadata"]["annotations"] = {koordinator.SPEC: json.dumps({"gatherStrategy": [
         {"layer": "LeafLayer", "strategy": "MustGather"}]})}  # fmt: skip
-    stage.group(made, Dialect.KOORDINATOR)
+    stage.group(raw_group, Dialect.KOORDINATOR)
     marks = {labels.KOORD_POD_GROUP: "g"}
     assert not stage.schedule([pod(f"g-{at}", 8, {}, marks) for at in range(4)])
 

@@ -40,9 +40,9 @@ def test_where_nearness_is_only_preferred_a_leader_gets_no_opinion():
 def test_a_leader_that_was_bound_elsewhere_is_told():
     stage = Stage(LAST_LEAF)
     stage.group(topology(mode="hard", highestTierAllowed=1))
-    there = pod("g-0", 0, {labels.VOLCANO_GROUP: "g"}, {labels.VOLCANO_TASK_INDEX: "0"}, at="s0l0h0")
+    leader = pod("g-0", 0, {labels.VOLCANO_GROUP: "g"}, {labels.VOLCANO_TASK_INDEX: "0"}, at="s0l0h0")
     workers = volcano(4)[1:]
-    stage.show(there)
+    stage.show(leader)
     assert leaves(stage.schedule(workers)) == [3]
-    (told,) = {notice.detail for notice in stage.told if notice.reason is EventReason.WISH_NOT_KEPT}
-    assert told.startswith("spec.networkTopology is not kept for g-0, which has no accelerator")
+    (detail,) = {notice.detail for notice in stage.told if notice.reason is EventReason.WISH_NOT_KEPT}
+    assert detail.startswith("spec.networkTopology is not kept for g-0, which has no accelerator")

@@ -24,5 +24,7 @@ def test_two_lost_pods_return_each_to_its_own():
     node_by_pod = dict(stage.schedule(pods))
     for name in ("g-1", "g-2"):
         stage.leave_pod(name)
-    again = stage.schedule(pods[1:3])
-    assert {name: host[:4] for name, host in again.items()} == {name: host[:4] for name, host in node_by_pod.items()}
+    replacements = stage.schedule(pods[1:3])
+    assert {name: host[:4] for name, host in replacements.items()} == {
+        name: host[:4] for name, host in node_by_pod.items()
+    }

@@ -40,9 +40,9 @@ def staged(free, composites, groups):
     return stage
 
 
-def spans(placed, names, length):
+def spans(node_by_pod, names, length):
     """The domains of the pods of these gangs. length: of a domain's name: 2 for a block, 4 for a rack."""
-    return {host[:length] for name, host in placed.items() if name.split("-")[0] in names}
+    return {host[:length] for name, host in node_by_pod.items() if name.split("-")[0] in names}
 
 
 def reported(stage, reason=EventReason.WISH_NOT_KEPT):

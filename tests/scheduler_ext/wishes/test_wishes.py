@@ -25,16 +25,16 @@ ONE_ELSEWHERE = ("s0l1h0", "s1l1h0", "s1l1h1")  # beside three hosts of the firs
 HOLES = {"s0l1h0": 6, "s1l2h3": 5}
 
 
-def leaves(placed):
-    return sorted(Counter(name[:4] for name in placed.values()).values(), reverse=True)
+def leaves(placement):
+    return sorted(Counter(name[:4] for name in placement.values()).values(), reverse=True)
 
 
-def spines(placed):
-    return len({name[:2] for name in placed.values()})
+def spines(placement):
+    return len({name[:2] for name in placement.values()})
 
 
-def hosts(placed):
-    return sorted(Counter(placed.values()).values(), reverse=True)
+def hosts(placement):
+    return sorted(Counter(placement.values()).values(), reverse=True)
 
 
 def volcano(size, gpus=8, notes=None, **more):
@@ -98,8 +98,8 @@ def native(size):
 def pod_group(minimum, key=None):
     """A PodGroup of Kubernetes 1.37, constrained by the key of a node label."""
     constraints = {"schedulingConstraints": {"topology": [{"key": key}]}} if key else {}
-    made = group(schedulingPolicy={"gang": {"minCount": minimum}}, **constraints)
-    return {**made, "apiVersion": "scheduling.k8s.io/v1beta1"}
+    raw_group = group(schedulingPolicy={"gang": {"minCount": minimum}}, **constraints)
+    return {**raw_group, "apiVersion": "scheduling.k8s.io/v1beta1"}
 
 
 def kai_group(**spec):
@@ -109,8 +109,8 @@ def kai_group(**spec):
 
 def within(required="", preferred="", tree=""):
     """A topologyConstraint of KAI."""
-    said = {"requiredTopologyLevel": required, "preferredTopologyLevel": preferred, "topology": tree}
-    return {key: value for key, value in said.items() if value}
+    constraint = {"requiredTopologyLevel": required, "preferredTopologyLevel": preferred, "topology": tree}
+    return {key: value for key, value in constraint.items() if value}
 
 
 def ours(word, **more):
@@ -118,27 +118,31 @@ def ours(word, **more):
 
 
 def gather(*rules):
-    written = ", ".join(
+    text_of_wish = ", ".join(
         "{" + ", ".join(f'"{key}": {value if isinstance(value, int) else chr(34) + value + chr(34)}'
                         for key, value in rule.items()) + "}" for rule in rules
     )  # fmt: skip
-    return {koordinator.SPEC: f'{{"gatherStrategy": [{written}]}}'}
+    return {koordinator.SPEC: f'{{"gatherStrategy": [{text_of_wish}]}}'}
 
 
 LANDS = {
-    "one leaf": lambda placed, size: len(placed) == size and len(leaves(placed)) == 1,
-    "one spine": lambda placed, size: len(placed) == size and spines(placed) == 1 and len(leaves(placed)) > 1,
-    "anywhere": lambda placed, size: len(placed) == size,
-    "one host": lambda placed, size: len(placed) == size and len(hosts(placed)) == 1,
-    "waits": lambda placed, size: not placed,
-    "the holes": lambda placed, size: set(placed.values()) == set(HOLES),
-    "in ring order": lambda placed, size: [*placed] == sorted(placed, key=placed.get) and len(placed) == size,
+    "one leaf": lambda placement, size: len(placement) == size and len(leaves(placement)) == 1,
+    "one spine": lambda placement, size: (
+        len(placement) == size and spines(placement) == 1 and len(leaves(placement)) > 1
+    ),
+    "anywhere": lambda placement, size: len(placement) == size,
+    "one host": lambda placement, size: len(placement) == size and len(hosts(placement)) == 1,
+    "waits": lambda placement, size: not placement,
+    "the holes": lambda placement, size: set(placement.values()) == set(HOLES),
+    "in ring order": lambda placement, size: (
+        [*placement] == sorted(placement, key=placement.get) and len(placement) == size
+    ),
 }
 
 
-def row(identity, pods, lands, taken=(), groups=(), told="", bad=""):
+def row(identity, pods, lands, busy=(), groups=(), sentence="", bad=""):
     """One wish. lands: a word of LANDS, or "leaves 4+4", "hosts 4+2", "leaves apart". told, bad: what owners read."""
-    return pytest.param(pods, lands, taken, groups, told, bad, id=identity)
+    return pytest.param(pods, lands, busy, groups, sentence, bad, id=identity)
 
 
 OURS = [
@@ -147,16 +151,16 @@ OURS = [
     row("ours: tier 0 and too many for a host", volcano(5, 2, ours("required", topology_tier="0")), "waits"),
     row("ours: a word for a tier", volcano(4, notes=ours("required", topology_tier="rack")), "waits", HALVES),
     row("ours: a level that is not there", volcano(4, notes=ours("required", topology_tier="example.com/x")),
-        "one leaf", told="names 'example.com/x', which is no level here"),
+        "one leaf", sentence="names 'example.com/x', which is no level here"),
     row("ours: none, left to the scheduler", volcano(4, notes=ours("none")), "no opinion"),
     row("ours: a tier beside preferred", volcano(4, notes=ours("preferred", topology_tier="2")), "one leaf",
-        told="topology-tier has no meaning with turnout.dev/topology: preferred"),
+        sentence="topology-tier has no meaning with turnout.dev/topology: preferred"),
     row("ours: a word nearly ours", volcano(4, notes={"turnout.dev/min-worker": "2"}), "one leaf",
         bad="turnout.dev/min-worker is not read: did you mean turnout.dev/min-workers?"),
     row("ours: a pod of no gang", [pod("ray-worker-x", 8, ours("required"))], "anywhere",
-        told="the pod belongs to no gang"),
+        sentence="the pod belongs to no gang"),
     row("ours beside Kueue's: the required level", job(4, notes={**ours("preferred"), kueue.REQUIRED: RACK}), "waits",
-        HALVES, told="turnout.dev/topology is not kept, because kueue.x-k8s.io/podset-required-topology"),
+        HALVES, sentence="turnout.dev/topology is not kept, because kueue.x-k8s.io/podset-required-topology"),
 ]  # fmt: skip
 
 KUEUE = [
@@ -164,10 +168,10 @@ KUEUE = [
     row("Kueue: slices that fit no rack", job(6, notes={kueue.REQUIRED: BLOCK, kueue.SLICE_LEVEL: RACK,
         kueue.SLICE_SIZE: "3"}), "waits", HALVES),
     row("Kueue: slices without a size", job(4, notes={kueue.SLICE_LEVEL: RACK}), "one leaf",
-        told="has no meaning without"),
+        sentence="has no meaning without"),
     row("Kueue: layers that cannot be read", job(4, notes={kueue.LAYERS: "rack"}), "one leaf", bad="cannot be read"),
     row("Kueue: a level that no node has", job(4, notes={kueue.REQUIRED: "example.com/island"}), "one leaf",
-        told="which is no level here"),
+        sentence="which is no level here"),
 ]  # fmt: skip
 
 VOLCANO = [
@@ -175,7 +179,7 @@ VOLCANO = [
     row("Volcano: hard is the default mode", volcano(4), "waits", HALVES, [topology(highestTierAllowed=1)]),
     row("Volcano: subgroups by expressions", volcano(4), "one leaf", groups=[group(minMember=4, subGroupPolicy=[
         {"name": "x", "labelSelector": {"matchExpressions": [{"key": "a", "operator": "Exists"}]}}])],
-        told="selects by matchExpressions"),
+        sentence="selects by matchExpressions"),
 ]  # fmt: skip
 
 KOORDINATOR = [
@@ -210,19 +214,20 @@ OTHERS = [
         [kai_group(minMember=4, topologyConstraint=within(BLOCK, RACK))]),
     row("KAI: a tree of its own is told", kai_gang(4), "waits", HALVES,
         [kai_group(minMember=4, topologyConstraint=within(RACK, tree="default"))],
-        told="topologyConstraint.topology is not kept: the tree is that of our own map"),
+        sentence="topologyConstraint.topology is not kept: the tree is that of our own map"),
     row("KAI: a level that no node has", kai_gang(4), "one leaf", groups=[kai_group(minMember=4,
-        topologyConstraint=within("example.com/island"))], told="names 'example.com/island', which is no level here"),
+        topologyConstraint=within("example.com/island"))],
+        sentence="names 'example.com/island', which is no level here"),
     row("KAI: a level that is no key", kai_gang(4), "one leaf", groups=[kai_group(minMember=4,
-        topologyConstraint=within("a rack"))], told="requiredTopologyLevel is 'a rack'"),
+        topologyConstraint=within("a rack"))], sentence="requiredTopologyLevel is 'a rack'"),
     row("KAI: fewer pods than must start, as of others", kai_gang(2), "anywhere", groups=[kai_group(minMember=4)]),
     row("KAI: without a minimum each pod starts by itself", kai_gang(4), "leaves 2", dict.fromkeys(HOSTS[2:], 8),
         [kai_group(queue="train")]),
     row("KAI: the level of the PodGroup before pods' preference", kai_gang(4, notes=ours("preferred")), "waits", HALVES,
         [kai_group(minMember=4, topologyConstraint=within(RACK))],
-        told="turnout.dev/topology is not kept, because spec.topologyConstraint"),
+        sentence="turnout.dev/topology is not kept, because spec.topologyConstraint"),
     row("DRA: devices of claims alone", volcano(2, 0, ours("required"), resourceClaims=[{"name": "gpu"}]), "no opinion",
-        told="its devices come from resource claims alone"),
+        sentence="its devices come from resource claims alone"),
     row("DRA: a ComputeDomain's channel", volcano(4, notes=ours("required"), resourceClaims=[{"name": "channel"}]),
         "one leaf"),
 ]  # fmt: skip
@@ -235,7 +240,7 @@ def landed(lands, stage, size):
     node_by_pod = stage.placed
     what, _, counts = lands.partition(" ")
     if lands == "no opinion":
-        return not node_by_pod and all(kept > 1 for kept in stage.refused.values())
+        return not node_by_pod and all(count > 1 for count in stage.refused.values())
     if "apart" in lands:
         by_job = Counter(
             (name.rsplit("-", 1)[0], host[: 4 if what == "leaves" else 2]) for name, host in node_by_pod.items()
@@ -250,14 +255,14 @@ def landed(lands, stage, size):
     return LANDS[lands](node_by_pod, size)
 
 
-@pytest.mark.parametrize(("pods", "lands", "taken", "groups", "told", "bad"), EVERY_ROW)
-def test_a_wish_in_its_users_words(pods, lands, taken, groups, told, bad):
-    stage = Stage(taken)
+@pytest.mark.parametrize(("pods", "lands", "busy", "groups", "sentence", "bad"), EVERY_ROW)
+def test_a_wish_in_its_users_words(pods, lands, busy, groups, sentence, bad):
+    stage = Stage(busy)
     for each in groups:
         stage.group(each, Dialect(each.get("apiVersion", Dialect.VOLCANO.value).split("/")[0]))
     stage.schedule(pods)
     assert landed(lands, stage, len(pods)), stage.placed
-    words = {EventReason.WISH_NOT_KEPT: told, EventReason.BAD_ANNOTATION: bad}
+    words = {EventReason.WISH_NOT_KEPT: sentence, EventReason.BAD_ANNOTATION: bad}
     for reason, text in words.items():
         details = {notice.detail for notice in stage.told if notice.reason is reason}
         assert (len(details) == 1 and text in details.pop()) if text else not details

@@ -239,8 +239,8 @@ async def test_room_is_kept_for_the_oldest_gang_of_a_strict_queue(queues, gated)
     await writer.work(12)
     assert sorted({name.partition("-")[0] for name in api.gated()}) == gated
     if "small" in gated:
-        (told,) = (notice.detail for notice in writer.notices if notice.name == "small-0")
-        assert "room at psw0/asw0 is kept for default/large, the oldest that waits in this queue" in told
+        (detail,) = (notice.detail for notice in writer.notices if notice.name == "small-0")
+        assert "room at psw0/asw0 is kept for default/large, the oldest that waits in this queue" in detail
         api.delete("stranger")
         await writer.work(1)
         assert api.gated() == ["small-0", "small-1"]

@@ -121,8 +121,8 @@ async def test_who_takes_over_keeps_to_nominations_whatever_it_had_planned():
     while scene.view.plans.plan_some(scene.view.clock.monotonic()):
         pass
     for pod, node in zip(younger, ("a0", "a1"), strict=True):  # as the leader had it, which saw them first
-        made = msgspec.to_builtins(pod)
-        scene.show(world.see(made, uid=pod.metadata.uid, nominated=node, ours=True, created=2), "8")
+        raw_pod = msgspec.to_builtins(pod)
+        scene.show(world.see(raw_pod, uid=pod.metadata.uid, nominated=node, ours=True, created=2), "8")
     await scene.run(lambda: len(scene.pods.patches) > 2)
     sent = {path.split("/")[-2]: body["status"]["nominatedNodeName"] for path, body, _ in scene.pods.patches}
     assert sent == {"g-0": "b0", "g-1": "b1"}

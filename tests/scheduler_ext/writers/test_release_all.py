@@ -70,6 +70,6 @@ async def test_a_pod_that_cannot_be_patched_is_told_and_stops_no_other():
     assert len(found.released_pods) == 3
 
 
-@pytest.mark.parametrize(("older_s", "lifted"), [(3000, 4), (3700, 0)])
-async def test_pods_of_late_stay_gated_where_an_age_is_given(older_s, lifted):
-    assert len((await release_all(calls(), "", older_s, NOW_S)).released_pods) == lifted
+@pytest.mark.parametrize(("older_s", "released_names"), [(3000, 4), (3700, 0)])
+async def test_pods_of_late_stay_gated_where_an_age_is_given(older_s, released_names):
+    assert len((await release_all(calls(), "", older_s, NOW_S)).released_pods) == released_names

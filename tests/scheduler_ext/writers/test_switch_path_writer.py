@@ -129,5 +129,5 @@ async def test_a_server_that_refuses_all_is_asked_less_and_told_of_once_a_try(er
     assert len(scene.pods.patches) <= 16 * len(tries)
     scene.pods.faults.clear()
     await scene.run(for_s=310)
-    written = {body["metadata"]["uid"] for _, body, _ in scene.pods.patches[-40:]}
-    assert len(written) == 40
+    uids = {body["metadata"]["uid"] for _, body, _ in scene.pods.patches[-40:]}
+    assert len(uids) == 40
