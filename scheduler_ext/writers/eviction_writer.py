@@ -198,7 +198,8 @@ class Evictor:
                 continue  # it was the last
             done += 1
             if result.outcome is EvictionOutcome.EVICTED:
-                self._evicted_uids.add(pod.uid)
+                if pod.uid in self._view.pods:  # its deletion may have been shown before the answer
+                    self._evicted_uids.add(pod.uid)
                 log.info("evicted", extra={"pod": f"{pod.namespace}/{pod.name}", "gang": str(key)})
                 self._notify(Notice(pod.reason, pod.namespace, pod.name, pod.uid, pod.detail[:500]))
         if done < len(victims):  # one was refused, or another leads by now

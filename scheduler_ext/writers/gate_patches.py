@@ -116,16 +116,19 @@ class GatePatches:
     def _note_success(self, write: Nominate | Lift, answer: Pod) -> None:
         """Store the result of an accepted write, end the pauses of its gang, and count a lifted gate.
 
-        answer: the pod as the API server returned it, which counts as its newest state.
+        answer: the pod as the API server returned it, which counts as its newest state. It is not stored if the watch
+        has shown the deletion of the pod meanwhile.
         """
         uid = write.pod.uid
+        is_known = uid in self._view.pods
         self.pauses.note_success(_pause_key(self._view, write.pod))
         log.debug("gate_written", extra={"pod": write.pod.name, "node": write.node, "lifts": isinstance(write, Lift)})
         if isinstance(write, Nominate):
-            if (gated := gated_pod(answer)) is not None:
+            if is_known and (gated := gated_pod(answer)) is not None:
                 self._gated.by_uid[uid] = gated
             return
-        self._gated.store_lift(uid, answer, write.node)
+        if is_known:
+            self._gated.store_lift(uid, answer, write.node)
         self._metrics.lifts.labels(write.reason.value).inc()
         created_s = unix_s(write.pod.created)
         if created_s is not None:

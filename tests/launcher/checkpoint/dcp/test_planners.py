@@ -67,7 +67,11 @@ def test_a_planner_that_keeps_plans_from_save_to_save_is_refused(alone):
         pytest.param({"a": {"b": object()}}, "a.b: a builtins.object", id="an object"),
         pytest.param({"a": (1, {"c": {2}})}, "a/#1/c: a builtins.set", id="a set in a tuple"),
         pytest.param({"a": (torch.ones(2),)}, "a/#0: a tensor in a tuple", id="a tensor where DCP does not look"),
-        pytest.param({"a": torch.ones(2, dtype=torch.complex128)}, "a: a checkpoint cannot have a tensor of torch.complex128", id="a dtype without a place"),
+        pytest.param(
+            {"a": torch.ones(2, dtype=torch.complex128)},
+            "a: a checkpoint cannot have a tensor of torch.complex128",
+            id="a dtype without a place",
+        ),
     ],
 )
 def test_what_cannot_be_saved_is_refused_with_its_path(alone, state, why):
