@@ -233,8 +233,8 @@ def _split_hosts(own: Rows, rest_room: Sequence[NDArray[np.int64]], count: int, 
     """Return how many of `count` pods each host takes, so that the other shape has the most room.
 
     None if that room is smaller than `rest`, or if the hosts do not take `count` pods. own: the most pods that each
-    host may take, at most `count`. rest_room[k]: the room of the other shape on each host beside k pods. rest: pods of the other shape
-    that need room.
+    host may take, at most `count`. rest_room[k]: the room of the other shape on each host beside k pods. rest: pods of
+    the other shape that need room.
     """
     best = np.full(count + 1, _NONE, np.int64)
     best[0] = 0
