@@ -145,7 +145,7 @@ def _creations(
     for index in children.missing_indices(role, (pod for pod in pods.all if pod not in pods.replaced)):
         if index in waiting_s:
             continue
-        if context.create_budget.must_stop():
+        if context.create_budget.leave_out_next():
             break
         replica, history = history.give_number(index)
         build_pod = partial(

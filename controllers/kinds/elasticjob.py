@@ -356,10 +356,10 @@ def _with_prepended_env(container: Object, env: Sequence[Object], replica: Repli
 
 
 def _raise_memory(amounts: Any, steps: int) -> Any:
-    """Return requests or limits with half of the original memory added for each step, at most MAX_MEMORY_STEPS.
+    """Return requests or limits with half of the original memory added for each step.
 
-    amounts: the requests or limits of a container. Invalid or missing memory is left as it is. steps: how often the pod
-    ran out of memory.
+    amounts: the requests or limits of a container. Invalid or missing memory is left as it is. steps: 1 to
+    MAX_MEMORY_STEPS.
     """
     if not isinstance(amounts, Mapping) or "memory" not in amounts:
         return amounts

@@ -352,7 +352,7 @@ def _keep_running(context: _PhaseContext) -> ReconcileOutcome:
         if waits_for_admission:
             continue
         for index in children.missing_indices(role, task_pods):
-            if budget.must_stop():
+            if budget.leave_out_next():
                 break
             replica = Replica(index, index)
             writes.append(

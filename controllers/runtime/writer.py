@@ -225,10 +225,9 @@ _SSH_CONFIG = "Host *\n  StrictHostKeyChecking no\n  UserKnownHostsFile /dev/nul
 
 
 def new_ssh_files() -> dict[str, str]:
-    """Return name -> text of the files of a ~/.ssh: a new key pair, which gives access to every host with these files,
-    and a
+    """Return name -> text of the files of a ~/.ssh: a new key pair and a new host key.
 
-    new host key.
+    The key pair gives access to every host with these files.
     """
     (private, public), (host, _) = _new_key_pair(), _new_key_pair()
     return {
