@@ -242,9 +242,9 @@ def place_in_smallest_holes(
     """Place as many pods as fit, at least `request.min_pods` and one, on the hosts with the least room, at any
     distance.
 
-    room: as for plan(). Each host gets whole multiples. If all multiples fit, the pods that do not fill a multiple are
-    placed too, all on one host, which may have whole multiples, too. `request.widest_tier` and `request.layers` are not
-    read. The slots are in order of host ids. Return a Refusal if fewer fit.
+    room: as for plan(). Each host gets whole multiples. If all multiples fit, the remainder of the pods, which does not
+    fill a multiple, is placed too, all on one host, which may have whole multiples, too. `request.widest_tier` and
+    `request.layers` are not read. The slots are in order of host ids. Return a Refusal if fewer fit.
     """
     rest = request.pods % request.multiple
     usable = room // request.multiple * request.multiple
