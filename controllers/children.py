@@ -310,7 +310,7 @@ def other_writes(bodies: Iterable[NeededChild], owned: OwnedObjects, create_budg
         keys.add(key)
         child = owned.others.get(key)
         if child is None:
-            if not create_budget.must_stop():
+            if not create_budget.leave_out_next():
                 yield create_budget.create(partial(child_body, body))
         elif not isinstance(body, LazyChild) and (expected := updated_field(body)) is not None:
             name, wanted_fields = expected
@@ -377,16 +377,16 @@ class CreateBudget:
         self._children, self._bytes = MAX_CREATED_CHILDREN, MAX_CREATED_BYTES
         self._left_out = False
 
-    def must_stop(self) -> bool:
-        """Return True if the next child has to be left to the next reconciliation.
+    def leave_out_next(self) -> bool:
+        """Return True, and note that a child is left out, if the budget is used up.
 
-        After the first True, every further call returns True.
+        Then requeue_s() returns (0.0,), and every further call returns True.
         """
         self._left_out |= self._children <= 0 or self._bytes <= 0
         return self._left_out
 
     def create(self, build: Callable[[], Object]) -> Create:
-        """Build a child, charge it, and return its creation. Call it only after `must_stop` returned False."""
+        """Build a child, charge it, and return its creation. Call it only after `leave_out_next` returned False."""
         body = build()
         self._children -= 1
         self._bytes -= len(msgspec.json.encode(body))

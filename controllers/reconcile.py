@@ -73,7 +73,7 @@ class _StatusDraft:
     def end(self, condition: PodDerivedCondition, reason: Reason | None = None) -> None:
         """Add the condition of the job's end, and the time of the end unless it is stored already.
 
-        reason: the part of the condition's reason after the kind, as in `add_condition`; None for the reason of
+        reason: of the condition, without the name of the kind in front, as in `add_condition`; None for the reason of
         `condition`.
         """
         self.completion = self.completion or rfc3339(self.now_s)

@@ -81,7 +81,10 @@ class _RolePods(NamedTuple):
     of_other_mode: list[PodState]  # created for another mode of the job
     # Terminating pods of a numbered kind: each has its successor already, and was counted if we deleted it.
     replaced: list[PodState]
-    failed: list[PodState]  # neither of another mode nor replaced
+    surplus: list[
+        PodState
+    ]  # above the size of the role, as after a shrink, or with an unreadable index, and not of another mode
+    failed: list[PodState]  # neither of another mode nor replaced nor surplus
 
 
 def decide_role(context: ReconcileContext, role: Role, before: Object) -> RoleDecision:
@@ -100,15 +103,13 @@ def decide_role(context: ReconcileContext, role: Role, before: Object) -> RoleDe
     new_failures = history.uncounted(recreated)
     history = history.with_counted(recreated)
     back_off = BackOff.read(before, context.now_s).with_failures(new_failures)
-    pods_to_delete = [
-        pod for pod in (*children.surplus_pods(role, pods.all), *recreated, *pods.of_other_mode) if not pod.deleting
-    ]
+    pods_to_delete = [pod for pod in (*pods.surplus, *recreated, *pods.of_other_mode) if not pod.deleting]
     waiting_s = back_off.waiting_s(role.replicas, JUMP_S if context.owned.jumped_s else 0.0)
     creations, history = _creations(context, role, history, pods, waiting_s)
     uncounted_pods = recreated if kind.children.unique_pod_names else ()
     return RoleDecision(
         [*(children.delete_pod(pod) for pod in pods_to_delete), *creations],
-        _counts(pod for pod in pods.all if pod.index < role.replicas and pod not in uncounted_pods),
+        _counts(pod for pod in pods.all if 0 <= pod.index < role.replicas and pod not in uncounted_pods),
         bool(recreated),
         failure,
         {**history.status_fields(), **back_off.status_fields(role.replicas)},
@@ -123,10 +124,10 @@ def _pods_of_role(context: ReconcileContext, role: Role) -> _RolePods:
     role_pods = sorted((pod for pod in context.owned.pods if pod.role == role.label), key=lambda pod: pod.index)
     of_other_mode = [pod for pod in role_pods if context.kind.is_of_other_mode(context.job, pod)]
     replaced = [pod for pod in role_pods if context.kind.children.unique_pod_names and pod.deleting]
-    failed = [
-        pod for pod in role_pods if pod.phase is PodPhase.FAILED and pod not in of_other_mode and pod not in replaced
-    ]
-    return _RolePods(role_pods, of_other_mode, replaced, failed)
+    surplus = children.surplus_pods(role, (pod for pod in role_pods if pod not in of_other_mode))
+    other_pods = (*of_other_mode, *replaced, *surplus)
+    failed = [pod for pod in role_pods if pod.phase is PodPhase.FAILED and pod not in other_pods]
+    return _RolePods(role_pods, of_other_mode, replaced, surplus, failed)
 
 
 def _creations(
@@ -144,7 +145,7 @@ def _creations(
     for index in children.missing_indices(role, (pod for pod in pods.all if pod not in pods.replaced)):
         if index in waiting_s:
             continue
-        if context.create_budget.must_stop():
+        if context.create_budget.leave_out_next():
             break
         replica, history = history.give_number(index)
         build_pod = partial(

@@ -90,7 +90,8 @@ def duration_s(annotations: Annotations, *keys: str) -> float | None:
 def moment_s(annotations: Annotations, key: str) -> float | None:
     """Return the time in the annotation `key`, in seconds since 1970; None if it is absent.
 
-    The value is a time of RFC 3339, with its offset from UTC or Z. Raises BadJob for any other text.
+    The value is a time of RFC 3339, with its offset from UTC or Z; the seconds may be missing. Raises BadJob for any
+    other text.
     """
     text = annotations.get(key)
     if text is None:

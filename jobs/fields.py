@@ -23,6 +23,7 @@ from turnout.kube.pod_shape import amount
 
 MAX_PODS = 1_000_000  # of one job: a larger number is a mistake, or means "no limit"
 MAX_INT32 = 2**31 - 1
+MAX_FAULTS = 32  # sentences about one object; an object may have tens of thousands of faults
 _MAX_DIGITS = 9  # of a number that is written as a text
 
 
@@ -44,7 +45,7 @@ class ObjectPart:
 
     value: Mapping[str, Any]  # the JSON object
     where: str = ""  # its path, as in `spec.tasks[0]`; "" for the object itself
-    faults: list[str] | None = None  # a list that all parts of the object append to; None to raise BadJob
+    faults: list[str] | None = None  # at most MAX_FAULTS, shared by all parts of the object; None to raise BadJob
 
     def at(self, key: str) -> str:
         """Return the path of a field of this part, as in `spec.tasks[0].name`. key: "" for the part itself."""
@@ -53,15 +54,17 @@ class ObjectPart:
     def fault(self, key: str, value: Any, why: str) -> None:
         """Report a wrong field: raise BadJob, or append a sentence to `faults` unless it is in the list already.
 
-        key: the name of the field, "" for the part itself. value: the wrong value, of any type; at most 40 characters
-        are shown. why: the rule that it breaks, such as "it must be an object".
+        The last of MAX_FAULTS sentences says that further faults are not listed. key: the name of the field, "" for the
+        part itself. value: the wrong value, of any type; at most 40 characters are shown. why: the rule that it breaks,
+        such as "it must be an object".
         """
         shown = repr(value[:40]) if isinstance(value, str) else f"{value!r:.40}"
         sentence = f"{self.at(key)} is {shown}: {why}"
         if self.faults is None:
             raise BadJob(sentence)
-        if sentence not in self.faults:
-            self.faults.append(sentence)
+        if len(self.faults) < MAX_FAULTS and sentence not in self.faults:
+            is_last = len(self.faults) == MAX_FAULTS - 1
+            self.faults.append("further faults are not listed" if is_last else sentence)
 
     def has(self, key: str) -> bool:
         """Return True if the field is set and not null."""

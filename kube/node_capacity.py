@@ -384,8 +384,8 @@ class ClusterSnapshot:
     def set_row_order(self, order: Sequence[str]) -> None:
         """Set the order of the rows, and compute all tables again.
 
-        order: names of nodes. A name without a node has a row without room; every node needs a row. All rows count as
-        changed.
+        order: names of nodes. A name without a node has a row without room. A node whose name is missing in `order` has
+        no row, and so no room, until the next call. All rows count as changed.
         """
         self.order = tuple(order)
         self.row_of.clear()

@@ -1,8 +1,12 @@
-"""metav1.Status, which the server sends instead of an object, and the error class of each status."""
+"""Answers of the API server: metav1.Status with the error class of each status, and the decoding of objects.
+
+An answer with a success that cannot be decoded is a BadResponse. It may come from a proxy before the API server.
+"""
 
 from __future__ import annotations
 
 import re
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -27,6 +31,8 @@ _BY_CODE: dict[int, type[CallError]] = {
     410: Gone,
     429: TooManyRequests,
 }
+# The errors of decoding bytes that another program wrote: no JSON or the wrong type, no UTF-8, nested too deep.
+UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _MIN_WAIT_S = 1.0  # seconds to wait after a 429 without Retry-After
 
 
@@ -46,7 +52,25 @@ class Status(msgspec.Struct, rename="camel"):
     details: StatusDetails | None = None
 
 
+T = TypeVar("T")
 _decoder = msgspec.json.Decoder(Status)
+_object_decoder = msgspec.json.Decoder(dict[str, Any])
+
+
+def decode_answer(decoder: msgspec.json.Decoder[T], method: str, path: str, answer: bytes) -> T:
+    """Return the object in an answer with a success. Raises BadResponse if `decoder` cannot read it.
+
+    method, path: of the call, for the message.
+    """
+    try:
+        return decoder.decode(answer)
+    except UNREADABLE as error:
+        raise BadResponse(method, path, 200, f"the answer cannot be read: {error}") from error
+
+
+def decode_json_object(path: str, answer: bytes) -> dict[str, Any]:
+    """Return the JSON object in the answer to a GET. Raises BadResponse if it is none. path: of the call."""
+    return decode_answer(_object_decoder, "GET", path, answer)
 
 
 def error_of_response(method: str, path: str, code: int, body: bytes, retry_after: str) -> CallError:
@@ -57,7 +81,7 @@ def error_of_response(method: str, path: str, code: int, body: bytes, retry_afte
     """
     try:
         status = _decoder.decode(body)
-    except msgspec.DecodeError:  # a proxy's page, or plain text
+    except UNREADABLE:  # a proxy's page, or plain text
         status = Status(message=body[:300].decode("utf-8", "replace"))
     status.code = code
     if re.fullmatch(r"[0-9]{1,6}", retry_after):

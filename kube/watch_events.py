@@ -13,9 +13,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 import msgspec
 
 from turnout.kube.errors import KubeError
-from turnout.kube.status import Status
-
-UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+from turnout.kube.status import UNREADABLE, Status
 
 
 class Named(Protocol):
@@ -186,7 +184,8 @@ class KindDecoder(Generic[T]):
         """Return a line that the fast decoder rejects: an ERROR, an object of the wrong shape, an unknown type or
         invalid bytes.
 
-        A line that cannot be used is a SKIP, with the version of its object if that can be read. Raises nothing.
+        A line that cannot be used is a SKIP, with the version of its object if that can be read and the type is known.
+        Raises nothing.
         """
         try:
             event = self._raw_line_decoder.decode(raw)

@@ -16,7 +16,7 @@ from typing import IO, NamedTuple
 
 import msgspec
 
-from turnout.preprocess.model import FaultReason, InputFormat
+from turnout.preprocess.model import UNREADABLE, FaultReason, InputFormat
 
 # Zstandard bytes that are decompressed at once. 4 bytes may become 128 kB, so these become 128 MiB at most.
 FEED_BYTES = 4096
@@ -115,7 +115,7 @@ def _zstd_array(file: IO[bytes], size_bytes: int, limits: ArchiveLimits) -> Iter
     raw = _read_at_most(_unzstd(file, size_bytes, limits), limits.max_document_bytes)
     try:
         texts = msgspec.json.decode(raw, type=list[str])
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except UNREADABLE as error:
         raise ArchiveFault(FaultReason.BAD_JSON, f"expected an array of texts: {error}") from error
     for text in texts:
         yield Block(text.encode(), is_text=True)

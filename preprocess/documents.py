@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from turnout.preprocess.model import DocumentFault, FaultReason, FaultyDocument
+from turnout.preprocess.model import UNREADABLE, DocumentFault, FaultReason, FaultyDocument
 
 PARAGRAPH_BREAK = "\n\n"  # between the texts of a list. Source: lm_dataformat 0.0.20, `handle_jsonl`
 MAX_DETAIL_CHARACTERS = 200  # of the detail of a fault
@@ -53,7 +53,7 @@ class LineReader:
         if len(raw) <= self._max_document_bytes:
             try:
                 records = self._decoder.decode_lines(raw)
-            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            except UNREADABLE:
                 pass
             else:
                 line_numbers = _line_numbers(raw, lines, len(records), lines_before)
@@ -96,7 +96,7 @@ class LineReader:
             return _fault(FaultReason.DOCUMENT_TOO_LONG, f"{len(line)} bytes, the limit is {self._max_document_bytes}")
         try:
             record = self._decoder.decode(line)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        except UNREADABLE as error:
             return self._read_with_json_module(line, str(error))
         return tuple(_join_paragraphs(getattr(record, f"text_{position}")) for position in range(len(self._keys)))
 

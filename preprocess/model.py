@@ -11,6 +11,9 @@ from typing import NamedTuple
 
 import msgspec
 
+# The errors of decoding JSON of a file: no JSON or the wrong type, no UTF-8, nested too deep.
+UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+
 
 class InputFormat(Enum):
     """The format of an input file. Source: DL-69; lm_dataformat 0.0.20, `Reader._stream_data`"""

@@ -20,7 +20,7 @@ from turnout.preprocess import storage
 from turnout.preprocess.documents import LineReader
 from turnout.preprocess.errors import BadOption, OutputExists, ResumeRefused, RunInProgress
 from turnout.preprocess.merge import complete_documents, dataset_path, merge_key
-from turnout.preprocess.model import InputFile, ShardRecord, TextChunk, shard_record_decoder
+from turnout.preprocess.model import UNREADABLE, InputFile, ShardRecord, TextChunk, shard_record_decoder
 from turnout.preprocess.options import Engine, OnError, Options
 from turnout.preprocess.plan import ChunkingRules, find_input_files, make_chunks
 from turnout.preprocess.run_lock import RunLock, run_lock
@@ -141,7 +141,7 @@ def _complete_output(options: Options, identity: RunIdentity) -> Totals | None:
             made_from = msgspec.convert(record["identity"], RunIdentity)
             totals = msgspec.convert(record["totals"], Totals)
             made_by = Engine(record["tokenizer"]["engine"])
-        except (msgspec.MsgspecError, KeyError, TypeError, ValueError) as error:
+        except (*UNREADABLE, KeyError, TypeError, ValueError) as error:
             raise OutputExists(f"{path}: not a record of a run: {error}; remove it") from error
         if (change := first_difference(made_from, identity)) is not None:
             raise OutputExists(
@@ -193,7 +193,7 @@ def _resume_or_plan(
     if storage.exists(path):
         try:
             plan = _plans.decode(storage.read_bytes(path))
-        except msgspec.MsgspecError as error:
+        except UNREADABLE as error:
             raise ResumeRefused(f"{path}: not a plan: {error}; remove the folder") from error
         if (change := first_difference(plan.identity, identity)) is not None:
             raise ResumeRefused(
@@ -268,7 +268,7 @@ def _finished_record(settings: ShardSettings, chunk: TextChunk) -> ShardRecord |
     """
     try:
         record = shard_record_decoder.decode(storage.read_bytes(record_path(settings.folder, chunk.index)))
-    except msgspec.MsgspecError:
+    except UNREADABLE:
         return None
     try:
         is_same = input_digests(settings, chunk) == record.input_xxh3
@@ -318,7 +318,7 @@ def _record_of_another_share(settings: ShardSettings, chunk: TextChunk) -> Shard
     """
     try:
         record = shard_record_decoder.decode(storage.read_bytes(record_path(settings.folder, chunk.index)))
-    except msgspec.MsgspecError:
+    except UNREADABLE:
         return make_shard(settings, chunk)
     return record if is_shard_intact(settings, record) else make_shard(settings, chunk)
 

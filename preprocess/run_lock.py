@@ -21,6 +21,7 @@ import msgspec
 
 from turnout.preprocess import storage
 from turnout.preprocess.errors import RunInProgress
+from turnout.preprocess.model import UNREADABLE
 
 log = logging.getLogger("turnout.preprocess")
 
@@ -155,7 +156,7 @@ def _is_held(path: str, holder: LockHolder) -> bool:
     """
     try:
         current = _holder_decoder.decode(storage.read_bytes(path))
-    except (FileNotFoundError, msgspec.MsgspecError):
+    except (FileNotFoundError, *UNREADABLE):
         return False
     return msgspec.structs.replace(current, renewed=holder.renewed) == holder
 
@@ -173,7 +174,7 @@ def _holder_name(content: bytes) -> str:
     """
     try:
         return _holder_decoder.decode(content).description()
-    except msgspec.MsgspecError:
+    except UNREADABLE:
         return "a run that has not written its name yet"
 
 
@@ -181,5 +182,5 @@ def _renewal_time(content: bytes) -> float:
     """Return the time of the last renewal in the content of a lock file, in seconds since 1970; 0 if unreadable."""
     try:
         return _holder_decoder.decode(content).renewed
-    except msgspec.MsgspecError:
+    except UNREADABLE:
         return 0.0

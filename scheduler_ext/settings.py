@@ -25,20 +25,20 @@ from turnout.scheduler_ext.model import Rules
 class SharedSettings:
     """The settings that the extender and the nominator share."""
 
-    kubeconfig: str | None = None
-    context: str | None = None
+    kubeconfig: str | None = None  # its path; None for the pod's ServiceAccount, else the user's own
+    context: str | None = None  # of the kubeconfig; None for the current one
     configmap: str = "turnout-system/node-topology-config"  # namespace/name
     reservations: str = CONFIGMAP  # namespace/name of the ConfigMap of reserved nodes
     metrics_bind: str = "127.0.0.1:9090"  # host:port; port 0 takes a free one
-    tls_cert: Path | None = None
-    tls_key: Path | None = None
-    client_ca: Path | None = None
-    hold_incomplete_gangs: bool = False
-    confirm_large_changes: bool = False
-    asw_only: bool = False
-    gpu_resource: tuple[str, ...] = GPU_RESOURCES
-    strict_queue: tuple[str, ...] = ()
-    read_queues: bool = False
+    tls_cert: Path | None = None  # PEM certificate chain; None for plain HTTP
+    tls_key: Path | None = None  # PEM key of tls_cert
+    client_ca: Path | None = None  # PEM of the CA that signs the certificates of callers; None for any caller
+    hold_incomplete_gangs: bool = False  # refuse a gang's pods until as many exist as must start together
+    confirm_large_changes: bool = False  # hold a map that moves many hosts until an admin confirms it
+    asw_only: bool = False  # only membership of the leaf switch counts as nearness
+    gpu_resource: tuple[str, ...] = GPU_RESOURCES  # names of the resources that count as GPUs
+    strict_queue: tuple[str, ...] = ()  # QUEUE or NAMESPACE/QUEUE whose gangs start in order
+    read_queues: bool = False  # also take the order of queues from their objects in the cluster
     docs_base_url: str = ""  # of the docs site, "" for none
     log_level: str = "info"
 

@@ -341,10 +341,11 @@ def scores(
 ) -> npt.NDArray[np.int8]:
     """Return a score 0..10 for each host id: 10 for a planned host, less with every tier to the nearest member.
 
-    planned_hosts: host ids of the plan. anchors: host ids of members that are placed already. rule: as for distance().
-    Up to nine tiers, a higher tier always gives a lower score; with more tiers, far tiers share the score 1. Other
-    hosts get 0 if they are off the map, or under no common switch with a member but the top one. Without planned hosts
-    and anchors every score is 0.
+    A member is a planned host or an anchor; the host of an anchor that is not planned gets 9. planned_hosts: host ids
+    of the plan. anchors: host ids of members that are placed already. rule: as for distance(). Up to nine tiers, a
+    higher tier always gives a lower score; with more tiers, far tiers share the score 1. Other hosts get 0 if they are
+    off the map, or under no common switch with a member but the top one. Without planned hosts and anchors every score
+    is 0.
     """
     planned = np.fromiter(planned_hosts, np.int32)
     distances = distances_from_nearest(fabric, [*planned.tolist(), *anchors], rule)

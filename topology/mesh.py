@@ -119,12 +119,12 @@ def heaviest_innermost(mesh: Mesh, ranks_per_pod: int) -> tuple[int, ...]:
 
 
 def hosts_by_rank(mesh: Mesh, order: Sequence[int], hosts: Sequence[int], ranks_per_pod: int) -> list[int]:
-    """Return the host id of each pod by rank, if the axes of the mesh follow each other along the ring as in `order`,
-    and not in the order of the mesh.
+    """Return the host id of each pod by rank.
 
-    order: the numbers of the axes, the one that changes slowest along the ring first. Only the outer axes, which
-    connect different pods, are read; the inner ones keep their places. hosts: the host id of each pod along the ring.
-    ranks_per_pod: ranks of one pod.
+    Along the ring the axes follow each other as in `order`; the ranks follow the order of the mesh. order: the numbers
+    of the axes, the one that changes slowest along the ring first. Only the outer axes, which connect different pods,
+    are read; the inner ones keep their places. hosts: the host id of each pod along the ring. ranks_per_pod: ranks of
+    one pod.
     """
     outer_axes = count_outer_axes(mesh, ranks_per_pod)
     pods_per_block = len(hosts) // prod(

@@ -25,7 +25,7 @@ MAX_NAME = 253  # characters of a name, as of a DNS subdomain, which a node name
 
 _HOST = re.compile(r"[A-Za-z0-9:][A-Za-z0-9.:_-]*\Z")  # node names, IPv4, IPv6
 _GROUP = re.compile(r"\[([^\[\]]*)\]")
-_SPAN = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?\Z")
+_SPAN = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?\Z")
 _WORD = re.compile(r"(?:\[[^\]]*\]|[^\s,])+")
 
 
@@ -39,15 +39,15 @@ def host_fault(name: str) -> str:
     Upper case is accepted, and host names are compared with their case. A name of a Kubernetes node has no capital.
     """
     if len(name) > MAX_NAME:
-        return f"host name of {len(name)} characters, at most {MAX_NAME} are allowed"
+        return f"the host name has {len(name)} characters; at most {MAX_NAME} are allowed"
     return "" if _HOST.match(name) else f"{quote_text(name)} is neither a node name nor an IP"
 
 
 def switch_fault(name: str, kind: str = "switch name") -> str:
     """Return why a switch cannot have this name, as a sentence; "" if it can. kind: its word in the sentence."""
     if not name or len(name) > MAX_NAME:
-        return f"{kind} of {len(name)} characters, 1 to {MAX_NAME} are allowed"
-    return "" if name.isprintable() else f"{kind} {quote_text(name)} holds characters that cannot be printed"
+        return f"the {kind} has {len(name)} characters; 1 to {MAX_NAME} are allowed"
+    return "" if name.isprintable() else f"the {kind} {quote_text(name)} holds characters that cannot be printed"
 
 
 def quote_text(text: str) -> str:
@@ -63,7 +63,8 @@ def split_words(text: str) -> list[str]:
 def count_names(word: str) -> int:
     """Return how many names a word expands to: 1 for a name, more for ranges. Nothing is expanded.
 
-    Raises BadRange if the word is malformed, or if its names are too long.
+    Raises BadRange if the word is malformed, or if its names are certainly too long. A range counts as one character,
+    so host_fault() or switch_fault() may still find a name too long.
     """
     if len(_GROUP.sub("0", word)) > MAX_NAME:
         raise BadRange(f"{quote_text(word)} expands to names longer than {MAX_NAME} characters")

@@ -291,7 +291,8 @@ class DomainPacker:
     def cheapest_domains(self, tier: int, switches: Counts, need: int) -> Counts:
         """Return those of some switches of a tier in which `need` pods of a new gang use the fewest switches.
 
-        switches: numbers; each must have room for `need` pods. The result is ascending for tier 3 and above.
+        switches: numbers; each must have room for `need` pods. For tier 0 and 1 all are returned, as no switch lies
+        below. For tier 2 the result has the order of `switches`; from tier 3 on it is ascending.
         """
         if tier <= 1 or len(switches) == 1:
             return switches
@@ -365,10 +366,11 @@ class DomainPacker:
         return [(first + position, pods) for position, pods in shares]
 
     def _preference_order(self, tier: int, first: int, end: int) -> list[int]:
-        """Return the children of a switch as positions after `first`; of children with equal room the best comes first.
+        """Return the children of a switch as positions after `first`.
 
-        tier: of the switch, >= 1. first, end: its first child and its last child + 1. Children of different room keep
-        their order.
+        Of children with equal room the one with the fewest hosts comes first (tier 2), then the one with the greatest
+        preferences. tier: of the switch, >= 1. first, end: its first child and its last child + 1. Children of
+        different room keep their order.
         """
         preferences = [preference[first:end] for preference in self._room.preferences(tier - 1)]
         if tier == 2 and self._room.has_hosts_for_two_pods:

@@ -242,27 +242,41 @@ def place_in_smallest_holes(
     """Place as many pods as fit, at least `request.min_pods` and one, on the hosts with the least room, at any
     distance.
 
-    room: as for plan(). Each host gets whole multiples; only the last one may get less, if `request.pods` is no whole
-    multiple. `request.widest_tier` and `request.layers` are not read. The slots are in order of host ids. Return a
-    Refusal if fewer fit.
+    room: as for plan(). Each host gets whole multiples. If all multiples fit, the remainder of the pods, which does not
+    fill a multiple, is placed too, all on one host, which may have whole multiples, too. `request.widest_tier` and
+    `request.layers` are not read. The slots are in order of host ids. Return a Refusal if fewer fit.
     """
+    rest = request.pods % request.multiple
     usable = room // request.multiple * request.multiple
-    order = np.lexsort([*(-preference for preference in reversed(request.host_preferences)), usable])
-    slots: list[tuple[int, int]] = []
-    remaining = request.pods
-    for host in order[np.searchsorted(usable[order], 1) :].tolist():
-        slots.append((host, min(remaining, int(usable[host]))))
-        remaining -= slots[-1][1]
+    pods_of_host: dict[int, int] = {}
+    remaining = request.pods - rest
+    for host in _smallest_holes(usable, 1, request) if remaining else ():
+        pods_of_host[host] = min(remaining, int(usable[host]))
+        remaining -= pods_of_host[host]
         if not remaining:
             break
-    pods = request.pods - remaining
+    if rest and not remaining:
+        left = room.copy()
+        for host, count in pods_of_host.items():
+            left[host] -= count
+        for host in _smallest_holes(left, rest, request)[:1]:
+            pods_of_host[host] = pods_of_host.get(host, 0) + rest
+    pods = sum(pods_of_host.values())
     if pods < max(request.min_pods, 1):
         return Refusal(
             RefusalReason.NO_ROOM, f"{max(request.min_pods, 1)} pods must start together, {pods} find room", pods
         )
-    hosts = [host for host, _ in slots]
-    tier = common_tier(fabric, [*(host for host, _ in request.anchors), *hosts])
-    return Placement(tuple(sorted(slots)), tier, pods)
+    tier = common_tier(fabric, [*(host for host, _ in request.anchors), *pods_of_host])
+    return Placement(tuple(sorted(pods_of_host.items())), tier, pods)
+
+
+def _smallest_holes(room: npt.NDArray[np.int32], pods: int, request: PlacementRequest) -> list[int]:
+    """Return the host ids with room for so many pods, the least room first, then by the preferences of the request.
+
+    room: as for plan(). pods: >= 1.
+    """
+    order = np.lexsort([*(-preference for preference in reversed(request.host_preferences)), room])
+    return list(order[np.searchsorted(room[order], pods) :].tolist())
 
 
 Room = npt.NDArray[np.int32]  # pods that each host id, or each switch, has room for

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import logging
 
-import msgspec
-
 from turnout.autoscaler.controller.scale_writer import FIELD_MANAGER
 from turnout.autoscaler.memory import Memory, Terms, encode, read
 from turnout.autoscaler.rbac_rules import MEMORY
@@ -16,6 +14,7 @@ from turnout.kube.client.apply import apply_object
 from turnout.kube.client.clock import Clock
 from turnout.kube.client.leased_calls import Calls
 from turnout.kube.errors import CallError, Forbidden, NotFound
+from turnout.kube.status import decode_json_object
 
 log = logging.getLogger("turnout.autoscaler")
 
@@ -44,7 +43,7 @@ class MemoryWriter:
         """
         while True:
             try:
-                raw = msgspec.json.decode(await self._store.get(self._path))
+                raw = decode_json_object(self._path, await self._store.get(self._path))
                 break
             except (NotFound, Forbidden) as error:
                 if isinstance(error, Forbidden):

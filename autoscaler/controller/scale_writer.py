@@ -14,8 +14,6 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, 
 from dataclasses import dataclass, replace
 from typing import Any
 
-import msgspec
-
 from turnout.autoscaler.model import Observation, Reason, Step
 from turnout.autoscaler.scaling.resize_cost import is_overruled
 from turnout.jobs.kinds.job_kind import JobKind
@@ -24,6 +22,7 @@ from turnout.kube import labels
 from turnout.kube.backoff import Backoff
 from turnout.kube.client.leased_calls import Calls
 from turnout.kube.errors import CallError, Conflict, Forbidden, NotFound, NotLeading, Rejected
+from turnout.kube.status import decode_json_object
 
 log = logging.getLogger("turnout.autoscaler")
 
@@ -377,7 +376,7 @@ class ScaleWriter:
         except Conflict:
             if step.target > step.current or self._conflicts.get(step.key, 0) < 1:
                 raise
-            newer = msgspec.json.decode(await self._jobs.get(change.path))
+            newer = decode_json_object(change.path, await self._jobs.get(change.path))
             if newer["metadata"].get("uid") != raw["metadata"].get("uid") or newer.get("spec") != raw.get("spec"):
                 raise  # more than its annotations has changed
             newer_change = change_of(newer)

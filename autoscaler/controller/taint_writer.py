@@ -11,8 +11,6 @@ import logging
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-import msgspec
-
 from turnout.autoscaler.controller.scale_writer import FIELD_MANAGER, RETRY_BACKOFF
 from turnout.autoscaler.node_faults import model
 from turnout.autoscaler.node_faults.cache import FaultReportCache
@@ -34,6 +32,7 @@ from turnout.kube.client.apply import MERGE
 from turnout.kube.client.clock import Clock, SteadyTime
 from turnout.kube.client.leased_calls import Calls
 from turnout.kube.errors import CallError, Conflict, NotFound, NotLeading
+from turnout.kube.status import decode_json_object
 
 log = logging.getLogger("turnout.autoscaler")
 
@@ -136,8 +135,8 @@ class TaintWriter:
             outcome = "NotLeading"
         except (Conflict, NotFound):
             outcome = "Conflict"  # the next decision uses the new version
-        except (CallError, msgspec.DecodeError) as error:
-            self._pauses.note_failure(step.node, at_s, getattr(error, "retry_after_s", 0.0))
+        except CallError as error:
+            self._pauses.note_failure(step.node, at_s, error.retry_after_s)
             log.warning("node_not_written", extra={"node": step.node, "why": str(error)})
             outcome = "Refused"
         self._reporter.report_outcome(step, outcome)
@@ -150,11 +149,11 @@ class TaintWriter:
         """Write a step to the node.
 
         Raises Conflict, with nothing written, if the node is no longer as in `decided_on`, or if it changes between our
-        read and our write; NotFound if it is deleted, another CallError if a call fails, and DecodeError for an answer
-        that is no JSON. decided_on: the node's state at the decision.
+        read and our write; NotFound if it is deleted, and another CallError if a call fails. decided_on: the node's
+        state at the decision.
         """
         path, key = f"/api/v1/nodes/{step.node}", self._rules.key
-        node = msgspec.json.decode(await self._nodes.get(path))
+        node = decode_json_object(path, await self._nodes.get(path))
         is_tainted = node_health.has_taint(node, key)
         if (node["metadata"]["uid"], is_tainted, _read_record(node)) != (
             decided_on.uid,

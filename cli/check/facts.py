@@ -6,12 +6,12 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 from prometheus_client.parser import text_string_to_metric_families
 
 from turnout.cli.check.verdicts import ClusterFacts, MethodFacts, MetricSample, Object
 from turnout.kube.errors import CallError, Forbidden, NotFound, Rejected, ServerFault
 from turnout.kube.labels import GATES, PLACEMENT_GATE
+from turnout.kube.status import decode_json_object
 
 if TYPE_CHECKING:
     from turnout.kube.client.api_client import Client
@@ -30,7 +30,7 @@ async def read_facts(client: Client, version: str) -> ClusterFacts:
     empty, because their namespaces are not known. version: of this program. Raises CallError if the version of the API
     server cannot be read, and as `FactReader.all` does.
     """
-    found = msgspec.json.decode(await client.get("/version"))
+    found = decode_json_object("/version", await client.get("/version"))
     reader = FactReader(client)
     deployments = await reader.all("/apis/apps/v1/deployments")
     ours = None if deployments is None else [each for each in deployments if _is_ours(each)]
@@ -120,7 +120,7 @@ class FactReader:
             """Return the items of all pages of the list."""
             items = list[Object]()
             async for page in self._client.pages(path, query or None):
-                items += msgspec.json.decode(page).get("items") or []
+                items += decode_json_object(path, page).get("items") or []
             return items
 
         found: list[Object] | None = await self._read_or_note(path, read)
@@ -143,8 +143,7 @@ class FactReader:
         """
 
         async def read() -> Object:
-            found: Object = msgspec.json.decode(await self._client.get(path))
-            return found
+            return decode_json_object(path, await self._client.get(path))
 
         found: Object | None = await self._read_or_note(path, read)
         return found

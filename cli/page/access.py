@@ -19,6 +19,7 @@ from turnout.cli.page.cluster_state import EVERYTHING, Rights
 from turnout.kube.client.clock import Clock
 from turnout.kube.client.rate_limiter import RateLimiter
 from turnout.kube.errors import CallError
+from turnout.kube.status import decode_answer
 
 log = logging.getLogger("turnout.page")
 
@@ -104,6 +105,9 @@ class _Status(msgspec.Struct, rename="camel"):
 
 class _Review(msgspec.Struct):
     status: _Status = msgspec.field(default_factory=_Status)
+
+
+_review_decoder = msgspec.json.Decoder(_Review)
 
 
 @dataclass(slots=True)
@@ -304,11 +308,9 @@ class ClusterAccess:
         """
         async with self._limit:
             try:
-                return msgspec.json.decode(await self._reviews.create(path, body), type=_Review).status
+                return decode_answer(_review_decoder, "POST", path, await self._reviews.create(path, body)).status
             except CallError as error:
                 raise Unavailable(f"the API server does not answer a review: {error}") from error
-            except msgspec.DecodeError as error:
-                raise Unavailable(f"the API server answers a review with what is no review: {error}") from error
 
 
 class _Cache(Generic[T]):

@@ -13,6 +13,7 @@ from turnout.cli.page.access import Access, Identity, Sessions, Unavailable
 from turnout.cli.page.answers import BadQuery
 from turnout.cli.page.cluster_state import ClusterState, Rights, visible_state
 from turnout.cli.page.history import PastSizes
+from turnout.kube.status import UNREADABLE
 
 COOKIE = "turnout-session"
 
@@ -137,7 +138,7 @@ class SessionRoutes:
             raise web.HTTPForbidden(reason="a session is begun by the page itself")
         try:
             token = msgspec.json.decode(await request.read(), type=dict[str, str])["token"].strip()
-        except (msgspec.DecodeError, KeyError):
+        except (*UNREADABLE, KeyError):
             raise BadQuery('the body is {"token": "..."}') from None
         await self._access.identity_of(token)
         response = web.Response(status=204)

@@ -12,6 +12,7 @@ from turnout.cli.release.gate import COMPONENT, Gate, behind_gate, gate_of
 from turnout.cli.verb_support.listing import Lists, items
 from turnout.kube.errors import Forbidden
 from turnout.kube.objects import Lease, Pod
+from turnout.kube.status import decode_json_object
 
 LEASES = "/apis/coordination.k8s.io/v1/leases"
 OURS = {"labelSelector": f"app.kubernetes.io/name={COMPONENT}"}
@@ -37,7 +38,7 @@ async def _leases(client: Lists) -> list[Lease] | None:
     try:
         found = []
         async for page in client.pages(LEASES, OURS):
-            found += [msgspec.convert(each, Lease) for each in msgspec.json.decode(page).get("items") or ()]
+            found += [msgspec.convert(each, Lease) for each in decode_json_object(LEASES, page).get("items") or ()]
         return found
     except (Forbidden, msgspec.ValidationError):
         return None

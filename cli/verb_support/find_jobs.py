@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
-import msgspec
-
 from turnout.cli.job_names import JOB_KINDS, JobName, words_of
 from turnout.cli.verb_support.cluster_flags import job_of
 from turnout.cli.verb_support.run_verb import NoSuch
@@ -18,6 +16,7 @@ from turnout.controllers.kinds.registry import KINDS
 from turnout.controllers.model import ControlledKind
 from turnout.kube.client.api_client import Client
 from turnout.kube.errors import NotFound
+from turnout.kube.status import decode_json_object
 
 MANAGER = "turnout-cli"
 
@@ -84,8 +83,9 @@ async def _look(client: Client, kind: ControlledKind, api: str, job_name: JobNam
     api: path of the group and version to read.
     """
     place = f"namespaces/{quote(job_name.namespace, safe='')}/{kind.plural}/{quote(job_name.name, safe='')}"
+    path = f"/apis/{api}/{place}"
     try:
-        raw = msgspec.json.decode(await client.get(f"/apis/{api}/{place}"))
+        raw = decode_json_object(path, await client.get(path))
     except NotFound:
         return None
     return FoundJob(kind, {"apiVersion": api, **raw})
@@ -120,5 +120,5 @@ async def objects(client: Client, path: str, params: Mapping[str, Any]) -> list[
     """
     found: list[Any] = []
     async for page in client.pages(path, params):
-        found += msgspec.json.decode(page).get("items") or []
+        found += decode_json_object(path, page).get("items") or []
     return found

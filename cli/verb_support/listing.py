@@ -196,14 +196,13 @@ async def items(client: Lists, path: str, params: Mapping[str, Any]) -> list[Any
 
     path: of the collection. params: of the query. Raises CallError if the list fails for another reason.
     """
-    import msgspec
-
     from turnout.kube.errors import Forbidden, NotFound
+    from turnout.kube.status import decode_json_object
 
     found: list[Any] = []
     try:
         async for page in client.pages(path, params):
-            found += msgspec.json.decode(page).get("items") or []
+            found += decode_json_object(path, page).get("items") or []
     except (Forbidden, NotFound):
         return []
     return found

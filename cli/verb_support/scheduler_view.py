@@ -15,6 +15,7 @@ from turnout.cli.verb_support.listing import ListOnce, Lists
 from turnout.jobs.gang import COMPOSITE_GROUP_PATH, POD_GROUP_PATHS
 from turnout.kube.errors import CallError, NotFound
 from turnout.kube.objects import ConfigMap, Node, Owner, Pod, PodGroup, Struct
+from turnout.kube.status import UNREADABLE, decode_answer
 from turnout.scheduler_ext.cluster.view import ClusterView
 from turnout.topology.fabric import EMPTY, Fabric
 from turnout.topology.map_update import MAX_FAULTS_SHOWN, draft_map
@@ -26,6 +27,9 @@ T = TypeVar("T")
 
 class _Page(Struct):
     items: list[msgspec.Raw] = msgspec.field(default_factory=list)
+
+
+_page_decoder = msgspec.json.Decoder(_Page)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +98,7 @@ async def _take(once: ListOnce, path: str, kind: type[T], put: Any, params: Mapp
         async for item in _objects(once, path, params):
             try:
                 put(msgspec.json.decode(item, type=kind))
-            except msgspec.DecodeError:
+            except UNREADABLE:
                 continue
     except NotFound:
         return
@@ -104,7 +108,7 @@ async def _take(once: ListOnce, path: str, kind: type[T], put: Any, params: Mapp
 
 async def _objects(once: ListOnce, path: str, params: Mapping[str, Any] | None) -> AsyncIterator[msgspec.Raw]:
     async for page in once.pages(path, params):
-        for item in msgspec.json.decode(page, type=_Page).items:
+        for item in decode_answer(_page_decoder, "GET", path, page).items:
             yield item
 
 

@@ -79,13 +79,12 @@ class LogFollower:
 
     async def _job_is_over(self) -> bool:
         """Return True if the job has ended or was deleted."""
-        import msgspec
-
         from turnout.controllers import conditions
         from turnout.kube.errors import NotFound
+        from turnout.kube.status import decode_json_object
 
         try:
-            raw = msgspec.json.decode(await self._calls.get(self._job))
+            raw = decode_json_object(self._job, await self._calls.get(self._job))
         except NotFound:
             return True
         status = raw.get("status")
@@ -98,14 +97,13 @@ class LogFollower:
 
         Raises NoSuchContainer if its pod does not have the container.
         """
-        import msgspec
-
         from turnout.cli.log_runs import newest, selector
+        from turnout.kube.status import decode_json_object
 
         found: list[Any] = []
         chosen = selector(self._kind, self._job.rpartition("/")[2], self._rank)
         async for page in self._calls.pages(self._pods, {"labelSelector": chosen}):
-            found += msgspec.json.decode(page).get("items") or []
+            found += decode_json_object(self._pods, page).get("items") or []
         return newest(self._kind, found, self._container)
 
     async def _follow(self, run: Run, ended: bool) -> None:

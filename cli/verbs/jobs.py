@@ -106,17 +106,16 @@ async def _count(client: Client, path: str, namespace: str, selector: str) -> in
     """
     from urllib.parse import quote
 
-    import msgspec
-
     from turnout.cli.verb_support.find_jobs import labels
     from turnout.kube.errors import Forbidden, NotFound
+    from turnout.kube.status import decode_json_object
 
     group, _, plural = path.rpartition("/")
     place = f"{group}/namespaces/{quote(namespace, safe='')}/{plural}" if namespace else path
     try:
         count = 0
         async for page in client.pages(place, labels(selector), limit=500):
-            read = msgspec.json.decode(page)
+            read = decode_json_object(place, page)
             count += len(read.get("items") or ())
             if left := (read.get("metadata") or {}).get("remainingItemCount"):
                 return count + int(left)

@@ -69,17 +69,16 @@ def _list(args: argparse.Namespace) -> int:
 
     async def work(client: Client) -> None:
         """Print the nodes, repeatedly with --watch. Raises NoSuch if the user may not list nodes."""
-        import msgspec
-
         from turnout.cli.nodes import listing, rows
         from turnout.kube.errors import Forbidden
+        from turnout.kube.status import decode_json_object
 
         async def look() -> Listing[NodeRow]:
             """Read the nodes and return the listing. Raises NoSuch if the user may not list nodes."""
             found: list[dict[str, Any]] = []
             try:
                 async for page in client.pages(_NODES, {"labelSelector": args.selector} if args.selector else {}):
-                    found += msgspec.json.decode(page).get("items") or []
+                    found += decode_json_object(_NODES, page).get("items") or []
             except Forbidden as error:
                 raise NoSuch(f"you may not list nodes: {error.message}") from error
             return listing(rows(found, _taint_key(args), args.show_cleared))
@@ -127,15 +126,14 @@ async def _remove_taint(client: Client, node: str, key: str) -> None:
     NotTainted if the node does not have the taint, NotFound if there is no such node, and Forbidden if the user may
     not read or patch it.
     """
-    import msgspec
-
     from turnout.cli.nodes import without_taint
     from turnout.kube.client.apply import MERGE
     from turnout.kube.errors import Conflict
+    from turnout.kube.status import decode_json_object
 
     path = f"{_NODES}/{quote(node, safe='')}"
     for left in reversed(range(_TRIES)):
-        change = without_taint(msgspec.json.decode(await client.get(path)), key, time.time())
+        change = without_taint(decode_json_object(path, await client.get(path)), key, time.time())
         try:
             await client.patch(path, change, MERGE, _MANAGER)
             return

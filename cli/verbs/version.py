@@ -44,14 +44,13 @@ def _version(args: argparse.Namespace) -> int:
 
         If the components cannot be listed, print why. Raises CallError if Kubernetes' version cannot be read.
         """
-        import msgspec
-
         from turnout.kube.errors import CallError
+        from turnout.kube.status import decode_json_object
 
-        kubernetes = msgspec.json.decode(await client.get("/version"))
+        kubernetes = decode_json_object("/version", await client.get("/version"))
         print_now(f"kubernetes  {str(kubernetes.get('gitVersion') or 'unknown').removeprefix('v')}")
         try:
-            parts = msgspec.json.decode(await client.get(_DEPLOYMENTS)).get("items") or []
+            parts = decode_json_object(_DEPLOYMENTS, await client.get(_DEPLOYMENTS)).get("items") or []
         except CallError as error:  # the embedded API has none, and not everybody may list them
             print_now(f"installed   unknown: {error}")
             return

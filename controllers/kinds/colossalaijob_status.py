@@ -33,6 +33,7 @@ _CORE_TYPES = {
     "Paused": Reason.SUSPENDED,
 }
 _ORDER = ("Initialized", "Running", "ReplicaFailure", "Completed", "Failed", "Paused")
+_MAX_NAMES = 8  # of pods in a text
 _FAILED = "The job exited with an error code."
 
 
@@ -111,8 +112,10 @@ def _conditions(
     else:
         yield "Initialized", (False, NO_REASON, "The job's pods are being made.")
     yield from _running_conditions(core_conditions)
-    failed = [pod.name for pod in owned.pods if pod.phase is PodPhase.FAILED]
-    message = f"{', '.join(failed)} failed." if failed else NORMAL
+    failed_pods = (pod for pod in owned.pods if pod.phase is PodPhase.FAILED)
+    failed = [pod.name for pod in sorted(failed_pods, key=lambda pod: (pod.role, pod.index, pod.name))]
+    further = f" and {len(failed) - _MAX_NAMES} others" if len(failed) > _MAX_NAMES else ""
+    message = f"{', '.join(failed[:_MAX_NAMES])}{further} failed." if failed else NORMAL
     yield "ReplicaFailure", (bool(failed), "Failed" if failed else NO_REASON, message)
     yield from _end_conditions(core_conditions)
 

@@ -234,15 +234,16 @@ def conditions_of_pods(
 ) -> Sequence[PodDerivedCondition]:
     """Return the condition that follows from the pods' phases, in a list. counts: by the name of the role.
 
-    SUCCEEDED if the master or all workers have succeeded; else RESTARTING if any pod has failed; else RUNNING if a
-    worker is active; else the list is empty.
+    SUCCEEDED if the master or all workers have succeeded; else RESTARTING if a pod has failed that is not above the
+    size of its role; else RUNNING if a worker is active; else the list is empty.
     """
     head = f"{KIND} {job.name}"
     worker = next(role for role in job.roles if role.name == WORKER)
     done = 0 < worker.replicas == counts[WORKER].succeeded
     if done or counts[MASTER].succeeded:
         return [PodDerivedCondition(Reason.SUCCEEDED, f"{head} is successfully completed.")]
-    if any(pod.phase is PodPhase.FAILED for pod in owned.pods):
+    sizes = {role.label: role.replicas for role in job.roles}
+    if any(pod.phase is PodPhase.FAILED and 0 <= pod.index < sizes.get(pod.role, 0) for pod in owned.pods):
         return [PodDerivedCondition(Reason.RESTARTING, f"{head} is restarting because pods failed.")]
     return [PodDerivedCondition(Reason.RUNNING, f"{head} is running.")] if counts[WORKER].active else []
 
@@ -355,10 +356,10 @@ def _with_prepended_env(container: Object, env: Sequence[Object], replica: Repli
 
 
 def _raise_memory(amounts: Any, steps: int) -> Any:
-    """Return requests or limits with half of the original memory added for each step, at most MAX_MEMORY_STEPS.
+    """Return requests or limits with half of the original memory added for each step.
 
-    amounts: the requests or limits of a container. Invalid or missing memory is left as it is. steps: how often the pod
-    ran out of memory.
+    amounts: the requests or limits of a container. Invalid or missing memory is left as it is. steps: 1 to
+    MAX_MEMORY_STEPS.
     """
     if not isinstance(amounts, Mapping) or "memory" not in amounts:
         return amounts

@@ -431,9 +431,9 @@ def _with_missing_env(spec: dict[str, Any], env: Mapping[str, str | Object]) -> 
 
 
 def _with_mount(spec: dict[str, Any], name: str, volume: Object, mount: Object) -> dict[str, Any]:
-    """Return a pod's spec with a volume that every container mounts. The volume is not added if one has its name.
+    """Return a pod's spec with a volume that every container mounts.
 
-    volume, mount: their fields without the name.
+    If the spec has a volume of this name, only the mounts are added. volume, mount: their fields without the name.
     """
 
     def mounted(container: Object) -> Object:

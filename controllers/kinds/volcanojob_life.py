@@ -151,7 +151,10 @@ def due_action(policies: Policies, roles: Sequence[Role], owned: OwnedObjects) -
 
 
 def _events(roles: Sequence[Role], owned: OwnedObjects) -> Iterator[_Event]:
-    """Yield the events of failed and terminating pods, by name of the pod, then an event for each completed task."""
+    """Yield the events of failed and terminating pods, by name of the pod, then an event for each completed task.
+
+    Pods above the size of their task have events, too, as in Volcano. So a shrink is a PodEvicted event.
+    """
     for pod in sorted(owned.pods, key=lambda each: each.name):
         if pod.deleting:
             yield _Event(POD_EVICTED, pod)
@@ -349,7 +352,7 @@ def _keep_running(context: _PhaseContext) -> ReconcileOutcome:
         if waits_for_admission:
             continue
         for index in children.missing_indices(role, task_pods):
-            if budget.must_stop():
+            if budget.leave_out_next():
                 break
             replica = Replica(index, index)
             writes.append(

@@ -109,7 +109,7 @@ class JobController:
     async def _work(self) -> None:
         """Reconcile queued jobs until cancelled.
 
-        A failed job is queued again after a back-off. If the failure is an internal error, it is reported as well.
+        If a reconciliation fails, its job is queued again after a back-off. An internal error is reported as well.
         """
         while True:
             key = await self._queue.next()

@@ -42,7 +42,8 @@ def ssh_answers(host: str, port: int) -> bool:
 def wait_for(hosts: list[str], port: int, seconds: float) -> list[str]:
     """Return the hosts whose SSH server has not answered when the time is over; [] once all have answered.
 
-    hosts: names. seconds: the time, about; a round of questions that has begun is finished.
+    hosts: names. seconds: how long to wait. The hosts are asked in turn, up to 4 s each, and a round that has begun is
+    finished, so the call may take longer.
     """
     end = time.monotonic() + seconds
     silent = [host for host in hosts if not ssh_answers(host, port)]

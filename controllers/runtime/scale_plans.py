@@ -20,6 +20,7 @@ from turnout.kube.client.events import EventRecorder, ObjectRef
 from turnout.kube.client.leased_calls import Calls
 from turnout.kube.client.run_until_signal import run_together
 from turnout.kube.errors import CallError, Conflict, NotFound
+from turnout.kube.status import decode_json_object
 from turnout.kube.watch_events import Key
 
 log = logging.getLogger("turnout.controllers")
@@ -115,10 +116,9 @@ class ScalePlans:
         path: of the job. Raises other CallErrors.
         """
         try:
-            job: Object = msgspec.json.decode(await self._calls.get(path))
+            return decode_json_object(path, await self._calls.get(path))
         except NotFound:
             return None
-        return job
 
     async def _patch(self, path: str, body: Any) -> None:
         """Write a merge patch. Raises CallError."""

@@ -1,7 +1,7 @@
 """A queue of jobs to reconcile: each job once however often it changes, and never twice at the same time.
 
-A failed job is retried after its own back-off and delays no other. Like client-go's workqueue, but namespaces take
-turns: a namespace with 10,000 jobs delays another one by one job.
+If a reconciliation fails, its job is retried after its own back-off and delays no other. Like client-go's workqueue,
+but namespaces take turns: a namespace with 10,000 jobs delays another one by one job.
 """
 
 from __future__ import annotations
@@ -92,8 +92,9 @@ class WorkQueue:
     def done(self, key: JobKey, *, failed: bool = False, retry_after_s: float = 0.0) -> None:
         """End the reconciliation of a job.
 
-        A failed job is queued again after its back-off, also if it changed meanwhile. Any other job that changed
-        meanwhile is queued at once. retry_after_s: the shortest wait that the API server asks for, 0 for none.
+        failed: the reconciliation failed; then the job is queued again after its back-off, also if it changed
+        meanwhile. Any other job that changed meanwhile is queued at once. retry_after_s: the shortest wait that the API
+        server asks for, 0 for none.
         """
         self._busy.discard(key)
         self._release_namespace(key.namespace)

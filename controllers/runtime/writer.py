@@ -33,6 +33,7 @@ from turnout.controllers.runtime.owned_objects import ChildCache, JobObject, Own
 from turnout.jobs.kinds.colossalaijob import KIND as COLOSSALAIJOB
 from turnout.kube.client.leased_calls import Calls
 from turnout.kube.errors import Conflict, NotFound
+from turnout.kube.status import decode_answer
 from turnout.kube.watch_events import Key
 
 FIELD_MANAGER = "turnout-controller"
@@ -146,7 +147,7 @@ class ChildWriter:
             if error.reason != "AlreadyExists":
                 raise
             raw = await self._calls.get(f"{path}/{name}")
-            child = _other.decode(raw)
+            child = decode_answer(_other, "GET", f"{path}/{name}", raw)
             if not any(each.uid == uid and each.controller for each in child.metadata.owner_references or ()):
                 raise NameTaken(f"{kind} {name} exists and belongs to somebody else") from error
         self._store_answer(kind, raw)
@@ -224,10 +225,9 @@ _SSH_CONFIG = "Host *\n  StrictHostKeyChecking no\n  UserKnownHostsFile /dev/nul
 
 
 def new_ssh_files() -> dict[str, str]:
-    """Return name -> text of the files of a ~/.ssh: a new key pair, which gives access to every host with these files,
-    and a
+    """Return name -> text of the files of a ~/.ssh: a new key pair and a new host key.
 
-    new host key.
+    The key pair gives access to every host with these files.
     """
     (private, public), (host, _) = _new_key_pair(), _new_key_pair()
     return {

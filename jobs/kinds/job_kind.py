@@ -177,7 +177,8 @@ def pod_index(values: PodValues, name: str) -> int:
     """Return the index of a pod in its job, >= 0: from a label or annotation, else from the number at the end of its
     name.
 
-    name: of the pod. 0 if the first of them that is set is no number of at most nine digits.
+    The labels are those of Volcano, the training operator and Indexed Jobs. name: of the pod. 0 if that value is no
+    number of at most nine digits.
     """
     tail = name.rpartition("-")[2]
     return number_of(first_value(values, *_INDEX_LABELS) or tail)

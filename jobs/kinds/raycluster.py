@@ -78,14 +78,17 @@ def resize(raw: Object, workers: int) -> Change:
 
 
 def resize_with_names(raw: Object, workers: int, leaving: tuple[str, ...]) -> Change:
-    """Return the patch that sets the elastic group to this number of pods. Raises BadJob.
+    """Return the patch that sets the elastic group to this number of pods.
 
-    raw: the RayCluster, with at least one active group. workers: pods, a multiple of numOfHosts. leaving: the names of
-    the pods that KubeRay must delete, () for its own choice, which also clears the names of an earlier patch.
+    Raises BadJob for a job that cannot be read, and unless `workers` is a multiple of numOfHosts. raw: the RayCluster,
+    with at least one active group. workers: pods, a multiple of numOfHosts. leaving: the names of the pods that KubeRay
+    must delete, () for its own choice, which also clears the names of an earlier patch.
     """
     fields, job = job_kind.read_head(raw, KIND), read(raw)
     chosen = _groups(fields.spec)[_elastic_group(_groups(fields.spec))]
     min_replicas, _, max_replicas, hosts = _group_sizes(chosen)
+    if workers % hosts:
+        raise BadJob(f"{workers} pods are no multiple of its numOfHosts, {hosts}")
     groups: list[Any] = []
     for each in fields.spec.parts("workerGroupSpecs"):
         changed_fields: dict[str, Any] = {"replicas": workers // hosts} if each.where == chosen.where else {}

@@ -154,7 +154,8 @@ def _compute_subtree_quotas(parents_first: Sequence[str], nodes: Mapping[str, _T
 
 
 def _set_limit(node: _TreeNode, nodes: Mapping[str, _TreeNode]) -> None:
-    """Set the limit of a node by Flavor.key: the largest use if no other queue used anything.
+    """Set the limit of a node, by Flavor.key. The limit is the most that the node could use if no other queue used
+    anything.
 
     The limit of a node without a parent is its subtree_quota. Else it is the quota that the node does not lend plus the
     limit of its parent, at most its subtree_quota plus its borrowing limit. nodes: all nodes by name. The limit of the

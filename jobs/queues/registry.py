@@ -211,11 +211,13 @@ class StrictQueues:
         """Return the strict queue in which a gang of a namespace waits: as the admin wrote it, else by its unique name,
         as in volcano/NAME; "" if it waits in none.
 
-        queue: the name on its pods; "" for none, then the strict queue that pays for the namespace counts. A LocalQueue
-        stands for its ClusterQueue. A queue whose object does not admit the namespace does not count, also if an admin
-        named QUEUE, so that no tenant can block another tenant's queue. Of several objects of one name, one that admits
-        the namespace is enough: otherwise an object of one tenant could take the queue from others. NAMESPACE/QUEUE of
-        an admin always counts. A QUEUE of an admin that no object has is open to every namespace.
+        queue: the name on its pods. If it is "", the result is the strict queue that pays for the namespace. A
+        LocalQueue stands for its ClusterQueue if that is strict. Else a strict queue of another dialect with the same
+        name counts, so that no tenant can leave a strict order by a LocalQueue of that name. A queue whose object does
+        not admit the namespace does not count, also if an admin named QUEUE, so that no tenant can block another
+        tenant's queue. Of several objects of one name, one that admits the namespace is enough: otherwise an object of
+        one tenant could take the queue from others. NAMESPACE/QUEUE of an admin always counts. A QUEUE of an admin that
+        no object has is open to every namespace.
         """
         if not queue:
             return self._by_namespace.get(namespace_name, "")

@@ -105,7 +105,8 @@ def _subgroups_by_name(listed: list[dict[str, object]], ignored: list[str]) -> d
     """Return the readable subgroups by name, in the order of `listed`, the entries of subGroups; at most MAX_SUBGROUPS.
 
     As in KAI, a parent's name is turned into lower case, and names are not: a name with a capital, which KAI's CRD
-    refuses, is found by no child. ignored: receives a sentence for each entry or part that is ignored.
+    refuses, is found by no child. ignored: receives a sentence for each entry, parent or part of a constraint that is
+    ignored. An unreadable count is 0.
     """
     if len(listed) > MAX_SUBGROUPS:
         ignored.append(f"spec.subGroups has {len(listed)} entries: only the first {MAX_SUBGROUPS} are used")
@@ -117,6 +118,7 @@ def _subgroups_by_name(listed: list[dict[str, object]], ignored: list[str]) -> d
         if not name or name in by_name:
             ignored.extend(f"spec.subGroups: {fault}" for fault in faults or ["each must have a name of its own"])
             continue
+        ignored.extend(f"spec.subGroups {name}: {fault}" for fault in faults)
         needed, where = each.get("minSubGroup"), f"spec.subGroups {name}: topologyConstraint"
         children = _count(needed) if needed is not None else None
         levels = _read_constraint(each.get("topologyConstraint"), where, ignored)

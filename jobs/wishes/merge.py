@@ -325,8 +325,8 @@ def _group_rules(policies: object, ignored: list[str]) -> tuple[GroupRule, ...]:
 def _group_rule(policy: Mapping[str, Any], ignored: list[str]) -> GroupRule | None:
     """Return the group rule of one entry of subGroupPolicy.
 
-    None for an entry that selects by matchExpressions; then `ignored` receives a sentence. A malformed field counts as
-    absent. Only a hard networkTopology gives a level.
+    None for an entry that selects by matchExpressions, or that has more than _MAX_LABELS labels or keys; then `ignored`
+    receives a sentence. A malformed field counts as absent. Only a hard networkTopology gives a level.
     """
     name = str(policy.get("name", ""))[:63]
     selector = policy.get("labelSelector")
@@ -337,8 +337,14 @@ def _group_rule(policy: Mapping[str, Any], ignored: list[str]) -> GroupRule | No
     labels, keys = selector.get("matchLabels"), policy.get("matchLabelKeys")
     pod_labels = sorted((str(key), str(value)) for key, value in (labels if isinstance(labels, dict) else {}).items())
     group_keys = [str(key) for key in (keys if isinstance(keys, list) else [])]
+    for field, count in (("matchLabels", len(pod_labels)), ("matchLabelKeys", len(group_keys))):
+        if count > _MAX_LABELS:  # with fewer labels the rule would select other pods
+            ignored.append(
+                f"spec.subGroupPolicy {name} is not kept: it has {count} {field}, at most {_MAX_LABELS} are read"
+            )
+            return None
     topology = policy.get("networkTopology")
     hard = isinstance(topology, dict) and topology.get("mode", "hard") == "hard"
     size, min_groups = (_count(policy.get(key)) for key in ("subGroupSize", "minSubGroups"))
     level = _widest_level(topology) if hard and isinstance(topology, dict) else None
-    return GroupRule(name, tuple(pod_labels[:_MAX_LABELS]), tuple(group_keys[:_MAX_LABELS]), size, min_groups, level)
+    return GroupRule(name, tuple(pod_labels), tuple(group_keys), size, min_groups, level)

@@ -22,8 +22,8 @@ import msgspec
 from turnout.kube.client.clock import RealClock
 from turnout.kube.client.rate_limiter import RateLimiter
 from turnout.kube.client.transport import Params, Request, Response, Transport, UnreadableCredentials
-from turnout.kube.errors import BadKubeconfig, BadResponse, NoCluster, Rejected, Unauthorised, Unreachable
-from turnout.kube.status import error_of_response
+from turnout.kube.errors import BadKubeconfig, NoCluster, Rejected, Unauthorised, Unreachable
+from turnout.kube.status import UNREADABLE, decode_answer, error_of_response
 
 MAX_LINE_BYTES = 4 * 2**20  # etcd holds no object over 1.5 MiB; JSON may double it
 _LONG_LINE_PREFIX_BYTES = 1024  # of a line above the bound; a truncated line is never a complete JSON value
@@ -185,7 +185,8 @@ class RequestSender:
                 if await self._transport.reload():
                     self._credentials_version += 1
             except Exception as error:  # any error of YAML, TLS and file reading
-                raise Unauthorised(call.method, call.path, 401, f"no fresh credentials: {error}") from first_error
+                text = f"no fresh credentials: {error}"
+                raise Unauthorised(call.method, call.path, first_error.status, text) from first_error
             if self._credentials_version == version:  # a concurrent call may have reloaded them
                 raise
         return await self._send_once(call)
@@ -193,13 +194,14 @@ class RequestSender:
     async def _send_once(self, call: _Call) -> Response:
         """Send a call without a retry, and return the answer before its body is read. Count it in `counts`.
 
-        Raises Unreachable without an answer, Unauthorised if the credentials cannot be read, Rejected if the body is no
-        JSON, and the error of a status other than 2xx.
+        Raises Unreachable without an answer or at the deadline, Unauthorised if the credentials cannot be read,
+        Rejected if the body is no JSON, and the error of a status other than 2xx.
         """
         if isinstance(call.body, bytes):
             call = replace(call, body=_decode_body(call, call.body))
         headers = self._headers if call.body is None else {**self._headers, "Content-Type": call.content_type}
         deadline_s = None if call.stream else call.deadline_s
+        answer: Response | None = None
         try:
             async with asyncio.timeout(call.deadline_s):
                 answer = await self._transport.send(
@@ -213,15 +215,17 @@ class RequestSender:
         except UnreadableCredentials as error:
             raise Unauthorised(call.method, call.path, 0, f"credentials cannot be read: {error}") from error
         except OSError as error:  # TimeoutError is an OSError
-            self.counts[call.method.lower(), "none"] += 1
+            if answer is None:
+                self.counts[call.method.lower(), "none"] += 1
             raise Unreachable(call.method, call.path, 0, str(error) or repr(error)) from error
 
 
 class Client:
     """A client of one API server. Open it with `Client.open`, and close it or use it as an async context.
 
-    Every call raises CallError unless the server answered with success, and ends within its `deadline_s` (real
-    seconds). path: the path of the URL. params: parameters of the query. urgent: the call waits for no limit.
+    Every call raises CallError unless the server answered with success. Every call but watch() and stream() ends within
+    its `deadline_s` (real seconds). path: the path of the URL. params: parameters of the query. urgent: the call waits
+    for no limit.
     """
 
     def __init__(
@@ -303,7 +307,7 @@ class Client:
 
         path: of the list. params: further parameters of the query. limit: items per page, 0 for a single page.
         deadline_s: seconds for each page. Raises Gone if the server no longer knows the version of the list before the
-        last page, and BadResponse if a page is no list: that page has been yielded.
+        last page, and BadResponse for a page that is no JSON object, which is not yielded.
         """
         continue_token = ""
         while True:
@@ -313,11 +317,8 @@ class Client:
                 **({"continue": continue_token} if continue_token else {}),
             }
             page = await self.get(path, query, deadline_s=deadline_s)
+            continue_token = decode_answer(_page_end, "GET", path, page).metadata.token
             yield page
-            try:
-                continue_token = _page_end.decode(page).metadata.token
-            except msgspec.DecodeError as error:
-                raise BadResponse("GET", path, 200, f"not a list: {error}") from error
             if not continue_token:
                 return
 
@@ -393,7 +394,7 @@ class Client:
             answer.close()  # not reusable: the next call would read the rest of this answer
 
     async def stream(self, path: str, params: Params) -> AsyncIterator[bytes]:
-        """Yield the chunks of an answer as they arrive, such as a log that is followed, until it ends.
+        """Yield the chunks of the answer to a GET as they arrive, until it ends, such as of a log that is followed.
 
         path: of the URL. params: of its query. Close the generator if you do not read it to the end. Raises CallError;
         it is Unreachable if the connection breaks.
@@ -454,7 +455,8 @@ def _open_minimal_transport(kubeconfig: str | None, context: str | None) -> Tran
 async def _raise_error(call: _Call, answer: Response) -> None:
     """Raise the CallError for an answer with an error status, and close the answer. It never returns.
 
-    At most the first _MAX_ERROR_BYTES of the body are read. call: the request, for the message.
+    At most the first _MAX_ERROR_BYTES of the body are read. If the connection breaks, the rest of the body is missing
+    in the message. call: the request, for the message.
     """
     body = b""
     try:
@@ -462,6 +464,8 @@ async def _raise_error(call: _Call, answer: Response) -> None:
             body += chunk
             if len(body) >= _MAX_ERROR_BYTES:
                 break
+    except OSError:
+        pass  # the status is known, and decides what the caller can do
     finally:
         answer.close()
     raise error_of_response(
@@ -476,7 +480,7 @@ def _decode_body(call: _Call, body: bytes) -> Any:
     """
     try:
         return msgspec.json.decode(body)
-    except msgspec.DecodeError as error:
+    except UNREADABLE as error:
         raise Rejected(call.method, call.path, 0, f"our own body is not JSON: {error}") from error
 
 

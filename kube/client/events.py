@@ -17,8 +17,9 @@ import msgspec
 
 from turnout.kube.client.clock import Clock
 from turnout.kube.client.rate_limiter import RateLimiter
-from turnout.kube.errors import BadResponse, CallError, Conflict, Forbidden, NotFound, ServerFault, Unreachable
+from turnout.kube.errors import CallError, Conflict, Forbidden, NotFound, ServerFault, Unreachable
 from turnout.kube.reasons import WORDS, pointer
+from turnout.kube.status import decode_answer
 from turnout.kube.times import rfc3339
 
 log = logging.getLogger(__name__)
@@ -65,6 +66,9 @@ class _WrittenBy(msgspec.Struct, rename="camel"):
     """The author of an Event, as the API server answers it."""
 
     reporting_instance: str = ""  # the name of the pod
+
+
+_written_by_decoder = msgspec.json.Decoder(_WrittenBy)
 
 
 @dataclass(slots=True)
@@ -190,8 +194,10 @@ class EventRecorder:
                 self._log_failure(error)
 
     def _log_failure(self, error: CallError) -> None:
-        """Log a failed write. Of writes that RBAC forbids only the first is logged, until a write succeeds, because
-        only an admin can change it.
+        """Log a failed write.
+
+        Of writes that RBAC forbids only the first is logged, until the next Event is created, because only an admin can
+        change it.
         """
         if isinstance(error, Forbidden):
             if self._forbidden_logged:
@@ -293,10 +299,7 @@ def _reporting_instance(answer: bytes, path: str) -> str:
 
     Raises BadResponse if the answer is no Event.
     """
-    try:
-        return msgspec.json.decode(answer, type=_WrittenBy).reporting_instance
-    except msgspec.DecodeError as error:
-        raise BadResponse("PATCH", path, 200, f"not an Event: {error}") from error
+    return decode_answer(_written_by_decoder, "PATCH", path, answer).reporting_instance
 
 
 def _span(wall_s: float) -> int:

@@ -35,10 +35,9 @@ class CallbackSink:
         on_change: Callable[[], object] = _do_nothing,
         on_list: Callable[[str], object] = _do_nothing,
     ) -> None:
-        """Take the functions: put(object), drop(key), on_list(version of a complete list), and on_change() after each
-        call of
+        """Take the functions put(object), drop(key) and on_list(version of a complete list).
 
-        another of them.
+        on_change() is called after each of them.
         """
         self._put, self._drop, self._on_change, self._on_list = put, drop, on_change, on_list
 

@@ -21,6 +21,7 @@ import msgspec
 from turnout.kube.client.clock import Clock
 from turnout.kube.errors import BadResponse, Conflict, NotFound
 from turnout.kube.objects import Lease
+from turnout.kube.status import decode_answer
 from turnout.kube.times import rfc3339_micro
 
 log = logging.getLogger(__name__)
@@ -85,7 +86,7 @@ class LeaseObject:
 
     async def get(self) -> Lease:
         """Return the Lease. Raises NotFound if it does not exist, or another CallError."""
-        return _decoder.decode(await self._client.get(self.path, urgent=True))
+        return decode_answer(_decoder, "GET", self.path, await self._client.get(self.path, urgent=True))
 
     async def create(self, spec: dict[str, Any]) -> Lease:
         """Create the Lease and return it. Raises CallError, which is Conflict if it exists."""
@@ -95,12 +96,13 @@ class LeaseObject:
             "metadata": {"name": self._name},
             "spec": spec,
         }
-        return _decoder.decode(await self._client.create(self._leases, body, urgent=True))
+        answer = await self._client.create(self._leases, body, urgent=True)
+        return decode_answer(_decoder, "POST", self._leases, answer)
 
     async def patch(self, version: str, spec: dict[str, Any]) -> Lease:
         """Patch the Lease and return it. version: the resourceVersion that it must still have. Raises CallError."""
         body = {"metadata": {"resourceVersion": version}, "spec": spec}
-        return _decoder.decode(await self._client.patch(self.path, body, urgent=True))
+        return decode_answer(_decoder, "PATCH", self.path, await self._client.patch(self.path, body, urgent=True))
 
 
 class LeaseRecord:

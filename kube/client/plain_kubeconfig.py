@@ -36,7 +36,10 @@ class ClusterAccess:
     server_name: str = ""  # the name in the server's certificate; "" for the host of the URL
 
     def bearer_token(self) -> str:
-        """Return the current bearer token, "" for none. Raises OSError if its file cannot be read."""
+        """Return the current bearer token, "" for none.
+
+        Raises OSError if its file cannot be read, and ValueError if it is no UTF-8.
+        """
         return self.token if self.token_file is None else self.token_file.read_text().strip()
 
 
@@ -54,12 +57,15 @@ def kubeconfig_path(kubeconfig: str | None) -> Path | None:
 
 
 def read_kubeconfig(path: Path) -> Any:
-    """Return the content of a kubeconfig as YAML values, of any type; None if it is absent, unreadable or no YAML."""
+    """Return the content of a kubeconfig as YAML values, of any type.
+
+    None if it is absent, unreadable, no YAML or nested too deep.
+    """
     import yaml
 
     try:
         return yaml.safe_load(path.read_text())
-    except (OSError, ValueError, yaml.YAMLError):
+    except (OSError, ValueError, RecursionError, yaml.YAMLError):
         return None
 
 
@@ -89,7 +95,7 @@ def read_cluster_access(config: Any, folder: Path, context: str | None) -> Clust
         return ClusterAccess(
             _server_of(cluster),
             str(user.get("token") or ""),
-            folder / str(user["tokenFile"]) if "tokenFile" in user else None,
+            folder / str(user["tokenFile"]) if user.get("tokenFile") else None,
             _authority(cluster, folder),
             _pem(user, "client-certificate", folder),
             _pem(user, "client-key", folder),
@@ -114,7 +120,7 @@ def _has_only_plain_fields(cluster: Mapping[str, Any], user: Mapping[str, Any]) 
     if (
         not cluster.keys() <= _CLUSTER_FIELDS
         or not user.keys() <= _USER_FIELDS
-        or ("token" in user and "tokenFile" in user)
+        or (user.get("token") and user.get("tokenFile"))
     ):
         return False
     return _is_plain_url(_server_of(cluster)) and isinstance(cluster.get("insecure-skip-tls-verify", False), bool)
@@ -160,12 +166,12 @@ def _authority(cluster: Mapping[str, Any], folder: Path) -> str | Path | None:
 def _pem(entry: Mapping[str, Any], key: str, folder: Path) -> bytes | Path | None:
     """Return the decoded PEM in the field `key`-data, else the path in the field `key`; None without both.
 
-    entry: of a cluster or user. folder: from which a relative path starts. Raises ValueError if `key`-data is no
-    base64.
+    A null or empty field counts as absent. entry: of a cluster or user. folder: from which a relative path starts.
+    Raises ValueError if `key`-data is no base64.
     """
-    if f"{key}-data" in entry:
-        return base64.b64decode(str(entry[f"{key}-data"]), validate=True)
-    return folder / str(entry[key]) if key in entry else None
+    if encoded := entry.get(f"{key}-data"):
+        return base64.b64decode(str(encoded), validate=True)
+    return folder / str(entry[key]) if entry.get(key) else None
 
 
 def _has_proxy(host: str) -> bool:

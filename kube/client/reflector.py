@@ -17,8 +17,8 @@ from typing import Any, Generic, Protocol, cast
 from turnout.kube.backoff import Backoff
 from turnout.kube.client.clock import Clock
 from turnout.kube.errors import BadResponse, CallError, Gone, NotFound, Unreachable
-from turnout.kube.status import Status, error_of_status
-from turnout.kube.watch_events import UNREADABLE, KindDecoder, KnownObjects, Sink, T, WatchAction
+from turnout.kube.status import UNREADABLE, Status, error_of_status
+from turnout.kube.watch_events import KindDecoder, KnownObjects, Sink, T, WatchAction
 
 log = logging.getLogger(__name__)
 

@@ -301,10 +301,10 @@ class Gang:
 
     @property
     def multiple(self) -> int:
-        """The number whose multiples are the possible numbers of pods on one host.
+        """On each host the number of pods is a multiple of this number; the remainder of all pods may be on one host.
 
         It is the least common multiple of the multiples of the PodGroup and of all pods, and of the sizes of runs of
-        ranks on one host; the largest of these numbers if that is above MAX_MULTIPLE.
+        ranks on one host. If the least common multiple is above MAX_MULTIPLE, it is the largest of the numbers.
         """
         terms = self.terms
         on_one_host = [layer.size for layer in terms.layers_of_wishes if self.known_tier(layer.level) == 0]

@@ -103,15 +103,33 @@ def _overruled_wishes(gang: Gang) -> Iterator[str]:
     """Yield a sentence for each wish that gives way to a hard term of another source, with both sources."""
     yield from _overruled_preferences(gang)
     grouped, together = _first(gang, attrgetter("groups")), _first(gang, attrgetter("together"))
-    own = gang.sizing.wish if gang.sizing is not None else NOTHING
+    yield from overruled_runs(gang)
     for wish in gang.terms.wishes:
-        runs = {(gang.known_tier(layer.level), layer.size) for layer in wish.layers}
-        if own.layers and not all(tier == 0 or (tier, size) in gang.layers for tier, size in runs):
-            yield f"the runs of ranks of {wish.source} are not kept, because {own.source} states others"
         if wish.groups and wish.groups != grouped.groups:
             yield f"the groups of {wish.source} are not kept, because {grouped.source} states others"
         if wish.together and wish.together != together.together:
             yield f"{wish.source}: the set {wish.together[:80]} is not kept, because {together.source} names another"
+
+
+def overruled_runs(gang: Gang) -> Iterator[str]:
+    """Yield a sentence for each wish with a run of ranks that gives way to a run of another wish, with both sources.
+
+    A run on one host is no such run: its size counts as a multiple.
+    """
+    kept_runs = gang.layers
+    runs_of = [
+        (wish.source, [(tier, layer.size) for layer in wish.layers if (tier := gang.known_tier(layer.level))])
+        for wish in gang.terms.wishes
+    ]
+    for source, runs in runs_of:
+        lost_sizes = [size for tier, size in runs if (tier, size) not in kept_runs]
+        others = ((other, run) for other, other_runs in runs_of for run in other_runs if run not in runs)
+        other, (_, kept_size) = next((each for each in others if each[1] in kept_runs), ("", (0, 0)))
+        if lost_sizes and kept_size:
+            yield (
+                f"the runs of {lost_sizes[0]} ranks of {source} are not kept, "
+                f"because {other} states runs of {kept_size}"
+            )
 
 
 def _first(gang: Gang, term: Callable[[Wish], object]) -> Wish:

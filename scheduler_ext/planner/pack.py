@@ -233,8 +233,8 @@ def _split_hosts(own: Rows, rest_room: Sequence[NDArray[np.int64]], count: int, 
     """Return how many of `count` pods each host takes, so that the other shape has the most room.
 
     None if that room is smaller than `rest`, or if the hosts do not take `count` pods. own: the most pods that each
-    host may take. rest_room[k]: the room of the other shape on each host beside k pods. rest: pods of the other shape
-    that need room.
+    host may take, at most `count`. rest_room[k]: the room of the other shape on each host beside k pods. rest: pods of
+    the other shape that need room.
     """
     best = np.full(count + 1, _NONE, np.int64)
     best[0] = 0
@@ -441,8 +441,8 @@ def fit_batches(
 ) -> list[PodBatch] | None:
     """Return the batches, each limited to one switch, so that all fit; None if no such choice was found.
 
-    room_of: the room that the gang may use. span: host ids [first, end) of the domain. Only groups of one shape and one
-    tier are assigned: the room of different shapes under a switch is not a sum.
+    None also if the batches have several shapes or tiers, because the room of different shapes must not be added.
+    room_of: the room that the gang may use. span: host ids [first, end) of the domain.
     """
     groups = [batch.gang_group for batch in batches]
     tier = _common_level(batches)

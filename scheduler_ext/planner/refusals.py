@@ -127,12 +127,13 @@ def _refuse_cut_runs(
 def _refuse_odd_hosts(
     request: GangRequest, batches: Sequence[PodBatch], hosts: Mapping[str, int], open_seats: Sequence[Seat]
 ) -> Refusal | None:
-    """Refuse places with more hosts on which the number of pods is no multiple than the remainder of all pods needs.
+    """Refuse a placement with too many odd hosts; None for any other. A host is odd if its number of pods is no whole
+    multiple.
 
-    A host on which running members have begun a multiple may have no room for the rest of it, and a nominated member
-    may find no room for the pod beside it. batches: of the request. hosts: uid -> host of the members that found a
-    place. None if there are no more such hosts than the remainder needs, or than running members alone have caused.
-    open_seats: places of members that do not exist yet.
+    One odd host is allowed if the number of all pods is no whole multiple, and always as many as running members alone
+    have made. A host on which running members have begun a multiple may have no room for the rest of it, and a
+    nominated member may find no room for the pod beside it. batches: of the request. hosts: uid -> host of the members
+    that found a place. open_seats: places of members that do not exist yet.
     """
     multiple = request.gang.multiple
     if multiple == 1:

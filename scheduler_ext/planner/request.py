@@ -188,8 +188,8 @@ def planned_members(gang: Gang) -> list[GangMember]:
 def _is_planned(member: GangMember, has_accelerators: bool, places_all: bool, has_level: bool) -> bool:
     """Return True if the plan of its gang decides where a member goes.
 
-    has_accelerators: the gang uses GPUs. places_all: all of its members must be placed together. has_level: a required
-    topology level applies to the gang.
+    has_accelerators: the gang uses GPUs. places_all: the gang or a group of it requires a level, so that members
+    without accelerators need a place, too. has_level: a required topology level applies to the gang.
     """
     if member.no_opinion_reason == "LeftAlone" and not has_level:
         return False

@@ -47,7 +47,7 @@ class EvictionOutcome(StrEnum):
 
     EVICTED = "evicted"
     ALREADY_DELETED = "already_deleted"  # the pod was deleted before, or another pod has its name
-    REFUSED = "refused"  # by a disruption budget
+    REFUSED = "refused"  # with the status 429: by a disruption budget, or by a rate limit of the API server
     FAILED = "failed"
 
 
@@ -198,7 +198,8 @@ class Evictor:
                 continue  # it was the last
             done += 1
             if result.outcome is EvictionOutcome.EVICTED:
-                self._evicted_uids.add(pod.uid)
+                if pod.uid in self._view.pods:  # its deletion may have been shown before the answer
+                    self._evicted_uids.add(pod.uid)
                 log.info("evicted", extra={"pod": f"{pod.namespace}/{pod.name}", "gang": str(key)})
                 self._notify(Notice(pod.reason, pod.namespace, pod.name, pod.uid, pod.detail[:500]))
         if done < len(victims):  # one was refused, or another leads by now
@@ -368,7 +369,7 @@ class Repairer:
     def _note_failure(self, key: GangKey, each: Evict, error: CallError) -> None:
         """Log that an eviction failed and pause the gang's repairs.
 
-        A refusal by a disruption budget (429) is reported, too.
+        A refusal (429) is reported to the owner, too, with the message of the API server.
 
         each: the pod that was not evicted.
         """

@@ -19,6 +19,7 @@ from turnout.kube.client.clock import Clock
 from turnout.kube.client.leased_calls import Calls
 from turnout.kube.errors import CallError, Conflict, NotFound, NotLeading
 from turnout.kube.objects import Pod
+from turnout.kube.status import decode_answer
 from turnout.kube.times import unix_s
 from turnout.scheduler_ext.cluster.view import ClusterView
 from turnout.scheduler_ext.model import GatedPod, Lift, Nominate
@@ -97,17 +98,15 @@ class GatePatches:
         """
         pod = write.pod
         path = f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}"
-        lifts = isinstance(write, Lift)
+        path += "" if isinstance(write, Lift) else "/status"
         body = lift_patch(write) if isinstance(write, Lift) else nomination_patch(write)
         async with self._slots:
             try:
-                answer = await self._pods.patch(
-                    path if lifts else f"{path}/status", body, field_manager=labels.FIELD_MANAGER_NOMINATOR
-                )
-                shown_pod = _pod_decoder.decode(answer)
+                answer = await self._pods.patch(path, body, field_manager=labels.FIELD_MANAGER_NOMINATOR)
+                shown_pod = decode_answer(_pod_decoder, "PATCH", path, answer)
             except NotLeading:
                 return False
-            except (CallError, msgspec.DecodeError) as error:
+            except CallError as error:
                 self._note_failure(write, error)
                 return False
         self._note_success(write, shown_pod)
@@ -116,22 +115,25 @@ class GatePatches:
     def _note_success(self, write: Nominate | Lift, answer: Pod) -> None:
         """Store the result of an accepted write, end the pauses of its gang, and count a lifted gate.
 
-        answer: the pod as the API server returned it, which counts as its newest state.
+        answer: the pod as the API server returned it, which counts as its newest state. It is not stored if the watch
+        has shown the deletion of the pod meanwhile.
         """
         uid = write.pod.uid
+        is_known = uid in self._view.pods
         self.pauses.note_success(_pause_key(self._view, write.pod))
         log.debug("gate_written", extra={"pod": write.pod.name, "node": write.node, "lifts": isinstance(write, Lift)})
         if isinstance(write, Nominate):
-            if (gated := gated_pod(answer)) is not None:
+            if is_known and (gated := gated_pod(answer)) is not None:
                 self._gated.by_uid[uid] = gated
             return
-        self._gated.store_lift(uid, answer, write.node)
+        if is_known:
+            self._gated.store_lift(uid, answer, write.node)
         self._metrics.lifts.labels(write.reason.value).inc()
         created_s = unix_s(write.pod.created)
         if created_s is not None:
             self._metrics.gate_wait_s.observe(max(0.0, self._clock.wall() - created_s))
 
-    def _note_failure(self, write: Nominate | Lift, error: CallError | msgspec.DecodeError) -> None:
+    def _note_failure(self, write: Nominate | Lift, error: CallError) -> None:
         """Count a failed write and release its place. Unless the pod only changed or was deleted, its gang pauses."""
         pod = write.pod
         what = "nomination" if isinstance(write, Nominate) else "gate"
@@ -142,8 +144,7 @@ class GatePatches:
         if member is not None:
             self._view.forget_assumed(member)
         if not isinstance(error, (Conflict, NotFound)):  # the pod changed or was deleted: its next state decides
-            retry_after_s = error.retry_after_s if isinstance(error, CallError) else 0.0
-            self.pauses.note_failure(_pause_key(self._view, pod), self._clock.monotonic(), retry_after_s)
+            self.pauses.note_failure(_pause_key(self._view, pod), self._clock.monotonic(), error.retry_after_s)
             log.warning("gate_failed", extra={"pod": f"{pod.namespace}/{pod.name}", "why": str(error)})
 
 

@@ -193,7 +193,9 @@ class GateWriter:
                     self._evictor.forget_deleted_gangs()
                 self._patches.pauses.forget_old(now_s)
                 for uid in self._gated.by_uid:
-                    key = self._view.pods[uid].membership.key
+                    if (member := self._view.pods.get(uid)) is None:
+                        continue  # the view has dropped the pod, and our own table follows
+                    key = member.membership.key
                     if key.dialect == Dialect.ALONE.value:
                         self._due_single_pods[uid] = None
                     else:

@@ -67,7 +67,7 @@ class NominationWriter:
         self._is_leading = False
         self._wake = asyncio.Event()
         self._patch_slots = asyncio.Semaphore(MAX_PATCHES)
-        watches.follow_pods(self.observe_pod)
+        watches.follow_pods(self.observe_pod, self._forget)
 
     def observe_pod(self, pod: Pod) -> None:
         """Store a pod that the watch shows. While this replica leads, mark the pod's gang as due if the pod has no
@@ -78,14 +78,7 @@ class NominationWriter:
         uid = pod.metadata.uid
         member = self._view.pods.get(uid)
         if member is None or not member.is_waiting:
-            for table in (
-                self._versions,
-                self._since_s,
-                self._nominated_nodes,
-                self._view.unconfirmed_nominations,
-            ):
-                table.pop(uid, None)
-            self._sent.forget(uid)
+            self._forget(uid)
             return
         self._versions[uid] = pod.metadata.resource_version
         if member.nominated_by_us and self._nominated_nodes.get(uid) != member.nominated:
@@ -98,6 +91,12 @@ class NominationWriter:
         if self._is_leading:  # a term begins with every waiting gang
             self.due[member.membership.key] = None
             self._wake.set()
+
+    def _forget(self, uid: str) -> None:
+        """Forget a pod that was deleted or does not wait any more. Does nothing for an unknown pod."""
+        for table in (self._versions, self._since_s, self._nominated_nodes, self._view.unconfirmed_nominations):
+            table.pop(uid, None)
+        self._sent.forget(uid)
 
     async def run(self) -> None:
         """Nominate until cancelled. Old plans are forgotten first; patches under way are cancelled with it.

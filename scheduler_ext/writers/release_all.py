@@ -17,8 +17,9 @@ from turnout.jobs.gang import GangKey, membership
 from turnout.kube import labels
 from turnout.kube.client.clock import Clock
 from turnout.kube.client.events import EventRecorder, EventStore, ObjectRef
-from turnout.kube.errors import CallError, Conflict, NotFound
+from turnout.kube.errors import BadResponse, CallError, Conflict, NotFound
 from turnout.kube.objects import Lease, Pod
+from turnout.kube.status import decode_answer
 from turnout.kube.times import unix_s
 from turnout.scheduler_ext.gates.release import PlacerState, placer_state
 from turnout.scheduler_ext.model import EventReason, GatedPod, Lift, LiftReason
@@ -61,8 +62,7 @@ async def release_all(pods: PodCalls, namespace: str, older_s: float, wall_s: fl
 
     A pod that is deleted or lost its gate meanwhile counts as lifted. namespace: "" for all. older_s: pods created less
     than so many seconds ago stay gated. wall_s: seconds since 1970. A gate that cannot be lifted is in `failures`.
-    Raises CallError if pods cannot be listed, and msgspec.DecodeError if a list cannot be decoded; then no gate is
-    lifted.
+    Raises CallError if pods cannot be listed; then no gate is lifted.
     """
     gated_pods = [gated async for _, gated in list_gated_pods(pods, namespace, older_s, wall_s)]
     room = asyncio.Semaphore(MAX_PATCHES)
@@ -85,12 +85,11 @@ async def list_gated_pods(
     """Yield (pod, its gate state) for the waiting pods behind our gate that are old enough.
 
     namespace: "" for all. older_s: the lowest age, in seconds; a pod without a creation time counts as old enough.
-    wall_s: seconds since 1970. Raises CallError if pods cannot be listed, and msgspec.DecodeError if a list cannot be
-    decoded.
+    wall_s: seconds since 1970. Raises CallError if pods cannot be listed.
     """
     path = f"/api/v1/namespaces/{namespace}/pods" if namespace else "/api/v1/pods"
     async for page in pods.pages(path, {"fieldSelector": "spec.nodeName="}):
-        for pod in _pods.decode(page).items:
+        for pod in decode_answer(_pods, "GET", path, page).items:
             gated = gated_pod(pod)
             if gated is not None and wall_s - (unix_s(gated.created) or 0.0) >= older_s:
                 yield pod, gated
@@ -116,7 +115,7 @@ async def _lift(pods: PodCalls, pod: GatedPod) -> str | None:
         except CallError as error:
             return str(error)
         try:
-            current = gated_pod(_pod.decode(await pods.get(path)))
+            current = gated_pod(decode_answer(_pod, "GET", path, await pods.get(path)))
         except NotFound:
             return None
         except CallError as error:
@@ -191,7 +190,8 @@ async def _read_lease(calls: PodCalls, lease: str) -> Lease | None:
     Raises CallError if the call fails for another reason.
     """
     namespace, _, name = lease.partition("/")
+    path = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{name}"
     try:
-        return _lease.decode(await calls.get(f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{name}"))
-    except (NotFound, msgspec.DecodeError):
+        return decode_answer(_lease, "GET", path, await calls.get(path))
+    except (NotFound, BadResponse):
         return None

@@ -16,7 +16,7 @@ import msgspec
 
 from turnout.simulator.api.kinds.catalogue import Catalogue
 from turnout.simulator.api.kinds.printer_columns import table
-from turnout.simulator.api.model import ApiRefusal, ResourceKind, Unserved, invalid, success
+from turnout.simulator.api.model import ApiRefusal, ResourceKind, Unserved, invalid, refuse_malformed, success
 from turnout.simulator.api.objects import Key, StorePage
 from turnout.simulator.api.selectors import ObjectPredicate, object_predicate
 from turnout.simulator.api.store import Store
@@ -142,7 +142,8 @@ def _patch(store: Store, call: Call) -> ApiAnswer:
     """Patch an object, its status or its scale, and return it.
 
     Raises ApiRefusal: 405 for a path that cannot be updated, 415 or 501 for an unsupported format, 404 for a missing
-    object, 422 for a patch that leaves no object or changes the uid, and the refusals of an update.
+    object, 422 for a patch that does not fit the object, leaves no object or changes the uid, and the refusals of an
+    update.
     """
     target = call.target
     _check_writable(target)
@@ -153,7 +154,8 @@ def _patch(store: Store, call: Call) -> ApiAnswer:
         message = "the body of the request was in an unknown format - accepted media types include: "
         raise ApiRefusal("UnsupportedMediaType", message + "application/json-patch+json, application/merge-patch+json")
     old = store.objects.get(target.kind, target.namespace, target.name).obj
-    new = apply(scale_of(target.kind, old) if target.subresource == "scale" else old, call.body)
+    with refuse_malformed(target.kind.kind, target.name):
+        new = apply(scale_of(target.kind, old) if target.subresource == "scale" else old, call.body)
     if not isinstance(new, dict) or not isinstance(new.get("metadata"), dict):
         raise ApiRefusal("Invalid", "the patch leaves no object behind")
     if new["metadata"].get("uid") not in (None, old["metadata"]["uid"]):
@@ -261,7 +263,7 @@ def _read_token(text: str) -> tuple[int, Key]:
     try:
         version, namespace, name = json.loads(base64.urlsafe_b64decode(text))
         return int(version), (str(namespace), str(name))
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, OverflowError, RecursionError) as error:
         raise ApiRefusal("BadRequest", f"continue key is not valid: {error}") from error
 
 

@@ -362,7 +362,10 @@ def _taint_scores(node_infos: Sequence[NodeInfo], shape: PodShape) -> list[int]:
 
 
 def _tolerates_preferred(taint: Taint, shape: PodShape) -> bool:
-    """Return True if the pod tolerates a taint of the effect PreferNoSchedule. shape: of the pod."""
+    """Return True if the pod tolerates a taint.
+
+    taint: of the effect PreferNoSchedule, which the caller checks. shape: of the pod.
+    """
     return any(
         effect in ("", "PreferNoSchedule")
         and (key == taint.key or (not key and operator == "Exists"))

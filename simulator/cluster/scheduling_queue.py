@@ -94,7 +94,7 @@ class WaitingPods:
         waiter = self._waiters.get(uid)
         if waiter is None:
             return
-        waiter.not_before_s = now_s + min(self._first_s * 2**waiter.tries, self._longest_s)
+        waiter.not_before_s = now_s + min(self._first_s * 2 ** min(waiter.tries, 32), self._longest_s)
         waiter.tries += 1
         waiter.unschedulable = until_change
         if until_change:

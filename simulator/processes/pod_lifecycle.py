@@ -52,7 +52,8 @@ class Container:
     name: str
     role: ContainerRole
     state: ContainerState = ContainerState.WAITING
-    waiting_reason: str = "ContainerCreating"  # why it waits, as in its status; "" while it runs
+    # Why it waits or why its restart failed, as in its status; "" while it runs and after its end.
+    waiting_reason: str = "ContainerCreating"
     message: str = ""  # of the reason
     restarts: int = 0  # starts after the first
     began_s: float = 0.0  # of its present or last run, 0 before the first
@@ -168,7 +169,8 @@ def has_no_process(lifecycle: PodLifecycle) -> bool:
 def phase(lifecycle: PodLifecycle) -> str:
     """Return the phase of the pod for its status: Pending, Running, Succeeded or Failed.
 
-    Running until the sidecars have ended, too. Pending until a main container has started.
+    Pending until a main container has started. After the main containers have ended for good, Running until the
+    sidecars have ended, too. Failed at once if an init container has failed for good.
     """
     if _init_failed(lifecycle):
         return "Failed"
@@ -237,7 +239,8 @@ def record_end(lifecycle: PodLifecycle, name: str, code: int, now_s: float, mess
     if lifecycle.deletion_began_s is not None or not _restarts_after_end(lifecycle, ended_container):
         return _with(lifecycle, ended_container)
     crashes = 0 if now_s - before.began_s >= _RESET_S else before.crashes
-    pause_s = min(lifecycle.backoff_s[0] * 2 ** (crashes - 1), lifecycle.backoff_s[1]) if crashes else 0.0
+    shortest_s, longest_s = lifecycle.backoff_s
+    pause_s = min(shortest_s * 2 ** min(crashes - 1, 32), longest_s) if crashes else 0.0
     return _with(lifecycle, replace(ended_container, crashes=crashes + 1, not_before_s=now_s + pause_s))
 
 
@@ -442,12 +445,19 @@ def _state(each: Container) -> dict[str, Any]:
     if each.state is ContainerState.RUNNING:
         return {"running": {"startedAt": rfc3339(each.began_s)}}
     if each.state is ContainerState.WAITING:
-        return {"waiting": {"reason": each.waiting_reason} | ({"message": each.message} if each.message else {})}
+        return _waiting_state(each)
     if _backs_off(each) and each.end is not None:
+        if each.waiting_reason:  # the restart itself has failed
+            return _waiting_state(each)
         pause_s = each.not_before_s - each.end.ended_s
         message = f"back-off {pause_s:g}s restarting failed container={each.name}"
         return {"waiting": {"reason": "CrashLoopBackOff", "message": message}}
     return {"terminated": _terminated_state(each.end)} if each.end else {}
+
+
+def _waiting_state(each: Container) -> dict[str, Any]:
+    """Return the waiting state of a container with its own reason and message."""
+    return {"waiting": {"reason": each.waiting_reason} | ({"message": each.message} if each.message else {})}
 
 
 def _terminated_state(end: ContainerEnd) -> dict[str, Any]:

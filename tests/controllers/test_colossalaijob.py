@@ -344,6 +344,13 @@ def test_a_replica_that_failed_is_told():
     assert conditions(raw)["ReplicaFailure"] == "True"
 
 
+def test_of_many_replicas_that_failed_the_first_eight_are_named():
+    failed = [worker(index, F) for index in range(40)]
+    raw = after(after(job(worker={"replicas": 40}), *ALL), launcher(), *failed)
+    (message,) = (each["message"] for each in raw["status"]["conditions"] if each["type"] == "ReplicaFailure")
+    assert message.endswith("-worker-7 and 32 others failed.")
+
+
 def test_a_paused_job_that_is_resumed_is_paused_no_more_once():
     raw = after(after(job(), *ALL), *ALL)
     paused = after({**raw, "spec": {**raw["spec"], "runMode": {"pause": {"enabled": True}}}}, *ALL)

@@ -300,6 +300,7 @@ def test_a_pod_that_is_deleted_is_replaced_and_not_counted(left):
         pytest.param([lead(), pod(0, phase=PodPhase.PENDING)], "Pending", id="only the master runs"),
         pytest.param([lead(), pod(0), pod(1)], "Running", id="workers run"),
         pytest.param([lead(), pod(0, phase=FAILED, exit_code=1), pod(1)], "Restarting", id="a worker is made anew"),
+        pytest.param([lead(), pod(0), pod(1), pod(2, phase=FAILED)], "Running", id="a removed worker has failed"),
         pytest.param(
             [lead(), *(pod(each, phase=PodPhase.SUCCEEDED) for each in (0, 1))], "Succeeded", id="all succeeded"
         ),

@@ -281,6 +281,17 @@ def test_which_failed_pods_are_made_anew(restart, code, again):
     assert ("Failed" in conditions(with_status(raw, outcome))) is not again
 
 
+@pytest.mark.parametrize("restart", ["OnFailure", "Never", "ExitCode"])
+def test_a_failed_pod_above_the_size_is_removed_and_not_counted(restart):
+    raw = job(worker=role(1, restart), run={"backoffLimit": 1}, status=RUNS)
+    outcome = looked(raw, pod(0), pod(1, PodPhase.FAILED, exit_code=1))
+    assert (deleted(outcome), list(outcome.restarts)) == (["bert-worker-1"], [])
+    raw = with_status(raw, outcome)
+    assert "restarts" not in raw["status"]["replicaStatuses"]["Worker"]
+    raw = with_status(raw, looked(raw, pod(0)))
+    assert conditions(raw) == ["Created", "Running"]
+
+
 def test_a_suspended_job_owns_nothing_and_starts_anew():
     raw = job(
         worker=role(2), run={"suspend": True}, status={**RUNS, "conditions": [{"type": "Running", "status": "True"}]}

@@ -16,7 +16,8 @@ from turnout.controllers import scale_plan
 from turnout.jobs.model import JobKey, Sizes
 from turnout.kube import node_health
 from turnout.kube.objects import Pod
-from turnout.kube.watch_events import UNREADABLE, KindDecoder
+from turnout.kube.status import UNREADABLE
+from turnout.kube.watch_events import KindDecoder
 from turnout.launcher import coordinator_messages
 from turnout.launcher.checkpoint.format import arena_layout, daemon_messages, manifest
 from turnout.launcher.checkpoint.format.shard_file import Spec, head_of, pack, read_head

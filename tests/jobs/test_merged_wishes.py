@@ -9,7 +9,7 @@ import pytest
 
 from turnout.jobs.wishes import kai, koordinator, kueue, sets
 from turnout.jobs.wishes import volcano as volcano_words
-from turnout.jobs.wishes.merge import wish_of_pod
+from turnout.jobs.wishes.merge import wish_of_pod, wish_of_pod_group
 from turnout.jobs.wishes.merge_table import MAX_MULTIPLE, merge_terms
 from turnout.jobs.wishes.model import MAX_LAYERS, GroupRule, Layer, Mode, Wish, nested
 from turnout.kube import labels
@@ -142,3 +142,18 @@ def test_a_sentence_says_why_a_layer_is_ignored(sizes, reason):
     ignored = []
     assert [each.size for each in nested("source", [Layer(1, size) for size in sizes], ignored)] == sizes[:-1]
     assert [sentence.partition(" 1 ")[2] for sentence in ignored] == [reason]
+
+
+@pytest.mark.parametrize("field", ["matchLabels", "matchLabelKeys"])
+def test_a_group_rule_with_too_many_labels_is_ignored_and_reported(field):
+    names = {f"example.com/{number}": "x" for number in range(12)}
+    policy = {"labelSelector": {field: names}} if field == "matchLabels" else {field: [*names]}
+    wish = wish_of_pod_group(None, [{"name": "workers", **policy}], None, {})
+    assert wish.groups == ()
+    assert wish.ignored == (f"spec.subGroupPolicy workers is not kept: it has 12 {field}, at most 8 are read",)
+
+
+def test_an_unreadable_parent_of_a_subgroup_is_reported():
+    subgroups = [{"name": "a"}, {"name": "b", "parent": "a b!"}]
+    (sentence,) = kai.read_pod_group(None, None, subgroups, None).wish.ignored
+    assert "parent is 'a b!'" in sentence

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from tests.jobs.test_queue import GPU, TOTAL, demand, raw, volcano_queue
-from turnout.jobs.fields import lenient_part, read_count_in_text, read_quantity
+from turnout.jobs.fields import MAX_FAULTS, lenient_part, read_count_in_text, read_quantity
 from turnout.jobs.queues import koordinator, kueue, namespace, volcano
 from turnout.jobs.queues.accounting import QueueClaim, charge, holds, room, share_by_weight
 from turnout.jobs.queues.model import (
@@ -73,6 +73,14 @@ def test_a_count_is_a_whole_number_within_its_bounds(written, count, faults):
 def test_what_is_no_text_of_a_list_is_told_once_and_the_texts_count(told, texts, faults):
     fields = lenient_part({"l": told}, "s")
     assert (list(fields.texts("l")), fields.faults) == (texts, faults)
+
+
+def test_of_many_faults_of_one_object_a_bounded_number_is_kept():
+    fields = lenient_part({"l": [*range(40_000)]}, "s")
+    assert fields.parts("l") == ()
+    assert len(fields.faults) == MAX_FAULTS
+    assert fields.faults[:2] == ["s.l[0] is 0: it must be an object", "s.l[1] is 1: it must be an object"]
+    assert fields.faults[-1] == "further faults are not listed"
 
 
 def test_a_fault_shows_the_first_forty_characters_and_where_it_stands():

@@ -18,6 +18,7 @@ from cryptography.x509.oid import NameOID
 from tests.kube import world
 from tests.kube.world import (
     bookmark,
+    broken_off,
     event,
     fault,
     kubeconfig,
@@ -44,6 +45,7 @@ from turnout.kube.errors import (
     Unauthorised,
     Unreachable,
 )
+from turnout.kube.status import decode_json_object
 
 pytestmark = pytest.mark.asyncio
 PODS = "/api/v1/pods"
@@ -183,6 +185,41 @@ async def test_what_is_no_list_is_told(connected, tmp_path):
         script.lists = [plain(b"<html>")]
         with pytest.raises(BadResponse):
             [raw async for raw in client.pages(PODS)]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        pytest.param(b"<html>", id="the page of a proxy"),
+        pytest.param(b'{"metadata": {"continue": "\xff"}}', id="no UTF-8"),
+        pytest.param(b'["a"]', id="no object"),
+        pytest.param(b'{"a": ' * 100_000, id="nested too deep"),
+    ],
+)
+async def test_an_answer_that_cannot_be_read_is_a_call_error(connected, tmp_path, answer):
+    with pytest.raises(BadResponse):
+        decode_json_object(PODS, answer)
+    async with connected(tmp_path) as (script, client):
+        script.lists = [plain(answer)]
+        read = []
+        with contextlib.suppress(BadResponse):
+            read = [raw async for raw in client.pages(PODS)]
+    assert read in ([], [answer])
+
+
+async def test_the_body_of_an_error_may_be_no_utf_8(connected, tmp_path):
+    async with connected(tmp_path) as (script, client):
+        script.lists = [plain(b'{"message": "\xff"}', 500)]
+        with pytest.raises(ServerFault):
+            await client.get(PODS)
+
+
+async def test_an_error_whose_body_breaks_off_keeps_its_status(connected, tmp_path):
+    async with connected(tmp_path) as (script, client):
+        script.lists = [broken_off(409)]
+        with pytest.raises(Conflict):
+            await client.get(PODS)
+        assert client.requests.counts == {("get", "409"): 1}
 
 
 async def test_a_rotated_token_is_read_again_once(connected, tmp_path):

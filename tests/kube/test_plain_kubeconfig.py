@@ -5,7 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from turnout.kube.client.plain_kubeconfig import ClusterAccess, kubeconfig_path, read_cluster_access, read_namespace
+from turnout.kube.client.plain_kubeconfig import (
+    ClusterAccess,
+    kubeconfig_path,
+    read_cluster_access,
+    read_kubeconfig,
+    read_namespace,
+)
 
 FOLDER = Path("/home/ana/.kube")
 PEM = base64.b64encode(b"-----BEGIN-----").decode()
@@ -64,6 +70,21 @@ def no_proxy(monkeypatch):
             ClusterAccess("http://127.0.0.1:80/path"),
             id="path",
         ),
+        pytest.param(
+            config(
+                {"certificate-authority-data": "", "certificate-authority": "ca.pem"},
+                {"client-certificate-data": None, "client-certificate": "crt", "client-key": "key"},
+            ),
+            ClusterAccess(
+                "https://api:6443", authority=FOLDER / "ca.pem", certificate=FOLDER / "crt", key=FOLDER / "key"
+            ),
+            id="files where the data are empty",
+        ),
+        pytest.param(
+            config({"certificate-authority": ""}, {"token": "t", "tokenFile": "", "client-key": None}),
+            ClusterAccess("https://api:6443", "t"),
+            id="empty paths are absent",
+        ),
     ],
 )
 def test_plain_credentials_are_read(given, access):
@@ -112,6 +133,11 @@ def test_a_proxy_is_left_to_the_library_except_for_this_machine(monkeypatch):
 )
 def test_the_namespace_is_the_context_s(context, namespace):
     assert read_namespace(config(), context) == namespace
+
+
+def test_a_kubeconfig_that_is_nested_too_deep_counts_as_none(tmp_path):
+    (tmp_path / "config").write_text("[" * 3000)
+    assert read_kubeconfig(tmp_path / "config") is None
 
 
 def test_several_files_and_a_pod_are_left_to_the_library(monkeypatch):

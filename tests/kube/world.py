@@ -111,6 +111,19 @@ def stream(*lines, then="hang"):
     return answer
 
 
+def broken_off(status, body=b'{"kind": "Status", "reason": "Why"'):
+    """An answer whose body ends before its announced length."""
+
+    async def answer(request, server):
+        response = web.StreamResponse(status=status, headers={"Content-Length": str(len(body) + 10)})
+        await response.prepare(request)
+        await response.write(body)
+        request.transport.close()
+        return response
+
+    return answer
+
+
 def slammed():
     """The connection is closed before a word is said."""
 

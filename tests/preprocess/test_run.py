@@ -345,9 +345,10 @@ class TestResume:
         corpus.run(of)
         assert corpus.output(of) == corpus.reference(DOCUMENTS)
 
-    def test_a_torn_record_is_made_again(self, tmp_path):
+    @pytest.mark.parametrize("torn", [b"{", b'{"input_xxh3": ["\xff"]}'])
+    def test_a_torn_record_is_made_again(self, torn, tmp_path):
         of = self._begun(tmp_path)
-        Path(record_path(f"{of.output_prefix}.shards", 1)).write_bytes(b"{")
+        Path(record_path(f"{of.output_prefix}.shards", 1)).write_bytes(torn)
         corpus.run(of)
         assert corpus.output(of) == corpus.reference(DOCUMENTS)
 

@@ -9,13 +9,13 @@ from turnout.simulator.api.server.serve import serve
 
 
 class ApiClient:
-    """Asks the API over real HTTP. Every call gives (code, body)."""
+    """Asks the API over real HTTP. Every call gives (code, body). A body that is a text is sent as it is."""
 
     def __init__(self, session, served):
         self.session, self.served, self.url = session, served, served.url
 
     async def ask(self, method, path, body=None, content_type="application/json", **query):
-        sent = None if body is None else json.dumps(body)
+        sent = body if body is None or isinstance(body, str) else json.dumps(body)
         headers = {"Content-Type": content_type} if sent is not None else {}
         async with self.session.request(method, self.url + path, data=sent, headers=headers, params=query) as response:
             return response.status, json.loads(await response.read())

@@ -1,6 +1,7 @@
 """The embedded API over real HTTP: what a Kubernetes client counts on."""
 
 import asyncio
+import base64
 import time
 
 import kubernetes
@@ -132,6 +133,38 @@ async def test_pages_show_every_object_once(api_server):
         if not token:
             break
     assert records == [f"p{number}" for number in range(7)]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("token", ['[Infinity, "a", "b"]', "[" * 100_000, "7", "no JSON"])
+async def test_a_malformed_continue_token_is_a_bad_request(api_server, token):
+    sent = base64.urlsafe_b64encode(token.encode()).decode()[:4000]
+    code, status = await api_server.ask("GET", PODS, limit="3", **{"continue": sent})
+    assert (code, status["reason"]) == (400, "BadRequest")
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("media_type", [MERGE, STRATEGIC])
+@pytest.mark.parametrize("depth", [400, 100_000])
+async def test_a_deeply_nested_body_gets_an_answer(api_server, depth, media_type):
+    await api_server.ask("POST", PODS, pod("a"))
+    nested = '{"x": ' * depth + "1" + "}" * depth
+    for method, path, sent, type_ in (
+        ("POST", PODS, f'{{"metadata": {{"name": "b"}}, "spec": {nested}}}', "application/json"),
+        ("PATCH", PODS + "/a", f'{{"spec": {{"overhead": {nested}}}}}', media_type),
+        ("PUT", PODS + "/a", f'{{"metadata": {{"name": "a"}}, "spec": {nested}}}', "application/json"),
+        ("DELETE", PODS + "/a", nested, "application/json"),
+    ):
+        code, _ = await api_server.ask(method, path, sent, type_)
+        assert code in (200, 201, 400, 422), method
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("containers", [[{"name": ["x"]}], [{"name": {}}]])
+async def test_a_merge_key_that_is_no_text_is_invalid(api_server, containers):
+    await api_server.ask("POST", PODS, pod("a"))
+    code, status = await api_server.ask("PATCH", PODS + "/a", {"spec": {"containers": containers}}, STRATEGIC)
+    assert (code, status["reason"]) == (422, "Invalid")
 
 
 @pytest.mark.asyncio

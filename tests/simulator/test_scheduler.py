@@ -150,3 +150,11 @@ def test_the_pause_doubles_up_to_its_bound():
         queue.note_failed_try("p", 0.0, until_change=False)
         pauses.append(queue.next_try_in_s(0.0))
     assert pauses == [1, 2, 4, 8, 10, 10]
+
+
+def test_the_pause_keeps_its_bound_after_any_number_of_failures():
+    queue = WaitingPods(backoff_s=(1.0, 10.0))
+    queue.put(pod_info("p"))
+    for _ in range(1100):
+        queue.note_failed_try("p", 0.0, until_change=False)
+    assert queue.next_try_in_s(0.0) == 10

@@ -184,7 +184,14 @@ def ring(switches):
         pytest.param(
             "fabric:\n  l: gpu[4-1]", [(2, "the first number is larger than the last")], id="a range backwards"
         ),
-        pytest.param('switches:\n  l: {"": a}', [(2, "key of 0 characters")], id="a key of a switch without a name"),
+        pytest.param(
+            'switches:\n  l: {"": a}', [(2, "the key has 0 characters")], id="a key of a switch without a name"
+        ),
+        pytest.param(
+            "fabric:\n  l: gpu[\u0661-\u0663]",
+            [(2, "is no range")],
+            id="digits of another script",
+        ),
         pytest.param("fabric:\n  l: gpu[1-", [(2, "no opening or no closing bracket")], id="a range left open"),
         pytest.param("fabric:\n  l: gpu[a-c]", [(2, "is no range")], id="a range of letters"),
         pytest.param(

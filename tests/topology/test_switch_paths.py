@@ -35,14 +35,14 @@ def test_a_plain_path_is_written_plainly():
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        pytest.param("a//b", "switch name of 0 characters", id="a switch without a name"),
-        pytest.param("/a", "switch name of 0 characters", id="a slash before the root"),
-        pytest.param("a/b/", "switch name of 0 characters", id="a slash after the leaf"),
+        pytest.param("a//b", "the switch name has 0 characters", id="a switch without a name"),
+        pytest.param("/a", "the switch name has 0 characters", id="a slash before the root"),
+        pytest.param("a/b/", "the switch name has 0 characters", id="a slash after the leaf"),
         pytest.param("a/b\x00c", "cannot be printed", id="a name that cannot be printed"),
         pytest.param("a/b\nc/d", "cannot be printed", id="two lines"),
         pytest.param("a/%FF", "stands for no character", id="an escape of half a character"),
         pytest.param("/".join("a" * 16), "16 switches, at most 15", id="too many tiers"),
-        pytest.param("a" * 254, "254 characters, 1 to 253", id="a name too long"),
+        pytest.param("a" * 254, "254 characters; 1 to 253", id="a name too long"),
         pytest.param("a" * 9_000, "9000 characters, at most 8192", id="a text too long"),
     ],
 )

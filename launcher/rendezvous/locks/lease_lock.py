@@ -154,7 +154,7 @@ class RoundLease:
             raise LockRefused(name, f"the API server rejects it: {error.message[:300]}", step) from error
         except CallError as error:
             raise LockUnreachable(name, str(error)) from error
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise LockUnreachable(name, f"the answer is no Lease: {error}") from error
 
     def record(self, lease: _Lease) -> RoundRecord | None:

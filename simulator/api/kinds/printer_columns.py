@@ -46,9 +46,9 @@ def time_since(*path: str) -> Callable[[Object, float], str]:
 
 
 def text(*path: str, absent: str = "") -> Callable[[Object, float], str]:
-    """Return the function that prints a cell: the text under a path of keys.
+    """Return a function that returns the text of a cell: the value under a path of keys.
 
-    absent: printed if it is missing or empty.
+    absent: the text if the value is missing or empty.
     """
 
     def show(obj: Object, now_s: float) -> str:
@@ -59,7 +59,7 @@ def text(*path: str, absent: str = "") -> Callable[[Object, float], str]:
 
 
 def number(*path: str) -> Callable[[Object, float], int]:
-    """Return the function that prints a cell: the number under a path of keys, 0 if there is none."""
+    """Return a function that returns the number of a cell: the value under a path of keys, 0 if there is none."""
     return lambda obj, now_s: int(value_at(obj, *path) or 0)
 
 

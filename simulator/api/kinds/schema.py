@@ -312,9 +312,9 @@ def _check_volcano_update(name: str, old: Object, new: Object) -> None:
 
 
 def _without_narrowing(old: Object, new: Object) -> Object:
-    """Return a copy of the new pod with the old node constraints, if the pod was gated and they only became narrower.
+    """Return the new pod with the old node constraints if the old pod was gated and the update only narrows these.
 
-    Else the new pod itself. Source: ValidatePodUpdate and KEP-3838 of Kubernetes
+    That is a copy; else the new pod itself. Source: ValidatePodUpdate and KEP-3838 of Kubernetes
     """
     before, after = old.get("spec") or {}, new.get("spec") or {}
     if not before.get("schedulingGates") or not _only_adds_node_constraints(before, after):

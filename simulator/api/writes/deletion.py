@@ -103,7 +103,8 @@ def _finalizers_for(policy: str, before: Iterable[str]) -> list[str]:
 def final_state(kind: ResourceKind, obj: Object, now: str) -> Object:
     """Return the last state of an object that is removed, as its deletion event has it: a copy. now: RFC 3339.
 
-    An object of a graceful kind has a deletionTimestamp and the grace period 0.
+    An object of a graceful kind has a deletionTimestamp and the grace period 0. If it was not marked for deletion
+    before, its generation is one higher.
     """
     meta = dict(obj["metadata"])
     if kind.graceful:

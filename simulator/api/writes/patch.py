@@ -51,7 +51,8 @@ def strategic_merge_patch(target: Any, patch: Any, field: str = "") -> Any:
 
     Of the directives, `$patch: replace` counts in an object, and `$patch: delete` in an entry of a merged list; another
     value of `$patch` is ignored. field: name of the patched field, "" at the root. Raises ApiRefusal: 501 for a
-    directive with another name, 400 for a list entry without its merge key.
+    directive with another name, 400 for a list entry without its merge key. Raises TypeError for a merge key that is no
+    scalar, and AttributeError for a stored list whose entries are no objects.
     """
     if isinstance(patch, list) and field in _MERGE_KEYS:
         return _merge_list(target if isinstance(target, list) else [], patch, _MERGE_KEYS[field])

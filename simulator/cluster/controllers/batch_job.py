@@ -170,7 +170,7 @@ def _pod_writes(
     missing = max(0, left - len(kept_pods))
     if not missing:
         return writes, None
-    pause_s = min(retry_s[0] * 2 ** (states.failed - 1), retry_s[1]) if states.failed else 0.0
+    pause_s = min(retry_s[0] * 2 ** min(states.failed - 1, 32), retry_s[1]) if states.failed else 0.0
     if states.last_failure_s and now_s < states.last_failure_s + pause_s:
         return writes, states.last_failure_s + pause_s
     indexes: Iterable[int | None] = repeat(None)
@@ -236,10 +236,9 @@ def _failure(job: Object, states: _PodStates, now_s: float) -> tuple[str, str] |
 
 
 def _has_succeeded(spec: Object, states: _PodStates) -> bool:
-    """Return True if a Job has as many successful pods as it needs. Without `completions`: one has succeeded, none is
-    active.
+    """Return True if a Job has as many successful pods as it needs.
 
-    spec: of the Job.
+    Without `completions`, return True if at least one pod has succeeded and none is active. spec: of the Job.
     """
     total = spec.get("completions")
     if total is None:

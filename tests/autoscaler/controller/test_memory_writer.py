@@ -96,6 +96,17 @@ def test_terms_outlive_a_leader_whatever_is_written_between_two(words):
     assert job.bounds.minimum == 2
 
 
+def test_memory_is_read_again_after_an_answer_of_a_proxy():
+    answers = [b"<html>", b'{"data": "\xff"}', b"[]"]
+
+    class Proxied(Api):
+        async def get(self, path):
+            return answers.pop() if answers else await super().get(path)
+
+    assert asyncio.run(writer(Proxied()).read_memory(NOW_S)).terms == {}
+    assert answers == []
+
+
 def test_a_job_that_has_only_its_min_is_held_on_its_owners_terms():
     api, first, second = Api(), leader(), leader()
     first.put_job("Job", raw("a", "mine", 2, 2, 16))

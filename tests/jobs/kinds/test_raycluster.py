@@ -66,6 +66,11 @@ def test_hosts_of_one_replica_come_and_go_together():
         KIND.read(ray(2, {**BOUNDS, labels.MIN_WORKERS: "3"}, worker={"numOfHosts": 2}))
 
 
+def test_a_size_that_no_number_of_replicas_has_is_refused():
+    with pytest.raises(BadJob, match="5 pods are no multiple of its numOfHosts, 2"):
+        KIND.change(ray(2, worker={"numOfHosts": 2}), 5)
+
+
 def test_one_group_is_resized_and_the_others_are_part_of_its_least():
     raw = ray(groups=[group("gpu", 4), group("cpu", 2, gpus=0), group("tail", 1)])
     job = KIND.read(raw)

@@ -10,7 +10,7 @@ from turnout.jobs.gang import Dialect, GangKey
 from turnout.jobs.wishes.model import Exclusion, GroupRule, Layer, Mode, Wish
 from turnout.kube import labels
 from turnout.scheduler_ext.cluster.gang import Gang, Sizing
-from turnout.scheduler_ext.cluster.ignored_wishes import ignored_terms
+from turnout.scheduler_ext.cluster.ignored_wishes import ignored_terms, overruled_runs
 from turnout.scheduler_ext.cluster.member import member_of
 
 BERT = GangKey("default", "bert", Dialect.VOLCANO.value)
@@ -192,6 +192,18 @@ class TestPlace:
         assert wishing(large, other).multiple == 1000
         assert [each.partition(",")[0] for each in ignored_terms(wishing(large, other))] == ["7 pods on a host"]
         assert ignored_terms(wishing(other, Wish(source="c", multiple=2))) == []
+
+    def test_runs_of_ranks_that_give_way_are_reported_with_those_kept(self):
+        eight, twelve = Wish(source="a", layers=(Layer(1, 8),)), Wish(source="b", layers=(Layer(1, 12),))
+        for made in (wishing(twelve, own=eight), wishing(eight, own=twelve)):
+            assert made.layers == ((1, 12),)
+            assert list(overruled_runs(made)) == ["the runs of 8 ranks of a are not kept, because b states runs of 12"]
+        for made in (wishing(eight, twelve), wishing(twelve, eight)):
+            assert made.layers == ((1, 8),)
+            assert list(overruled_runs(made)) == ["the runs of 12 ranks of b are not kept, because a states runs of 8"]
+        assert list(overruled_runs(wishing(eight, own=eight))) == []
+        on_one_host = Wish(source="c", layers=(Layer(0, 2),))
+        assert list(overruled_runs(wishing(eight, on_one_host))) == []
 
     @pytest.mark.parametrize(("layers", "found"), [
         pytest.param((Layer(2, 8), Layer(1, 4)), ((2, 8), (1, 4)), id="inwards"),

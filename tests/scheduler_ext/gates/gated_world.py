@@ -44,13 +44,15 @@ class Api:
 
     writes: (pod, what) in the order in which they were done. away: True while nothing is answered. slow_after: how many
     writes are done at once; further ones wait for `goes_on`. faults: what
-    the next write of a pod gets.
+    the next write of a pod gets. delete_in_flight: names of pods that are deleted, and shown as deleted, before the
+    answer to their next write is read.
     """
 
     def __init__(self, *pods):
         self.pods, self.writes, self.seen_by, self.reservations = {}, [], [], ReservationMap()
         self.asked, self.kill_at, self.kill_after, self.away = 0, None, False, False
         self.slow_after, self.goes_on, self.faults = None, asyncio.Event(), {}
+        self.delete_in_flight = set()
         self.budgets = set()  # names of pods that no eviction takes
         self._number = 100
         for pod in pods:
@@ -113,6 +115,8 @@ class Api:
             meta["resourceVersion"] = str(self._number)
             raise Killed
         self._show(pod)
+        if name in self.delete_in_flight:
+            self.delete(name)
         return msgspec.json.encode(pod)
 
     def _ask(self):

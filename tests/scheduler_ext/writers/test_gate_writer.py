@@ -312,6 +312,20 @@ async def test_a_lone_pods_gate_is_lifted_at_once_and_its_owner_told():
 
 
 @pytest.mark.asyncio
+@pytest.mark.parametrize("pods", [
+    pytest.param(gang("g", 4), id="during its nomination"),
+    pytest.param([cluster.make_pod("g-0", 1, schedulingGates=GATE)], id="during its lift"),
+])  # fmt: skip
+async def test_a_pod_deleted_before_its_answer_is_read_is_forgotten(pods):
+    api = Api(*pods, *gang("h", 2))
+    api.delete_in_flight, writer = {"g-0"}, Writer(api, 4, 4)
+    await writer.work(3)
+    assert "g-0" not in api.pods
+    assert api.gated() == [name for name in NAMES[1:] if name in api.pods]
+    assert writer.metric("turnout_gated_pods") == len(api.gated())
+
+
+@pytest.mark.asyncio
 async def test_gates_of_others_are_not_ours_to_lift():
     api = Api(*gang("g", 2, gates=[{"name": "a/x"}]))
     await Writer(api, 4).work(2)

@@ -70,6 +70,13 @@ def test_a_failed_index_is_tried_again_after_a_pause_that_doubles():
     assert at.job["status"]["failed"] == 1
 
 
+def test_the_pause_keeps_its_bound_after_any_number_of_failures():
+    at = hand(job(backoffLimit=100_000, status={"failed": 5000}))
+    at.end("j-1", phase="Failed", code=1)
+    at.settle()
+    assert at.once().requeue_at_s == NOW_S + 600
+
+
 def test_too_many_failures_end_it_and_all_that_runs():
     at = hand(job(backoffLimit=0))
     at.end("j-1", phase="Failed", code=1)

@@ -94,6 +94,13 @@ def test_the_first_restart_is_at_once_and_later_pauses_double():
     assert life.container("m").restarts == 6
 
 
+def test_the_pause_keeps_its_bound_after_any_number_of_crashes():
+    life = start_all(new_lifecycle(pod(), (10.0, 60.0)))
+    for at_s in range(1100):
+        life = record_start(record_end(life, "m", 1, at_s), "m", at_s)
+    assert next_due_s(record_end(life, "m", 1, 1100), 1100) == 1160
+
+
 def test_one_that_has_run_for_long_starts_afresh():
     life = record_end(start_all(new_lifecycle(pod())), "m", 1, 1)
     life = record_end(start_all(life, 1), "m", 1, 2)
@@ -137,6 +144,16 @@ def test_what_could_not_be_started_is_tried_again_after_a_pause():
     )
     assert starts_due(life, 9) == []
     assert starts_due(life, 10) == ["m"]
+
+
+def test_the_status_names_why_a_restart_failed():
+    raw = pod()
+    life = record_end(start_all(new_lifecycle(raw)), "m", 1, 5)
+    life = lifecycles.record_failed_start(life, "m", "CreateContainerConfigError", "no secret", 6)
+    raw = {**raw, "status": {}}
+    (shown,) = lifecycles.status_of(raw, life, 6, "10.0.0.1", "10.0.0.2")["containerStatuses"]
+    assert shown["state"] == {"waiting": {"reason": "CreateContainerConfigError", "message": "no secret"}}
+    assert shown["lastState"]["terminated"]["exitCode"] == 1
 
 
 @settings(max_examples=scaled(300))

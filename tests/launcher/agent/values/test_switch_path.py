@@ -82,7 +82,7 @@ def test_who_is_believed(texts, path, source):
 @pytest.mark.parametrize(
     ("texts", "path", "message"),
     [
-        pytest.param(PodTexts(given="a//b"), (), "given: 'a//b': switch name of 0", id="a path that is none"),
+        pytest.param(PodTexts(given="a//b"), (), "given: 'a//b': the switch name has 0", id="a path that is none"),
         pytest.param(PodTexts("a//b", "s/l"), ("s", "l"), "given: 'a//b'", id="the next source may still know"),
         pytest.param(PodTexts(file="a/b\nc/d\n"), (), "file: ", id="a file of two paths"),
         pytest.param(PodTexts(file=note("a//b")), (), "file: 'a//b'", id="an annotation that is no path"),
