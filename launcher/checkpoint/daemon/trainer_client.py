@@ -98,7 +98,9 @@ def _request_shard(daemon: str, request: FetchShard) -> ToClient:
         sock.connect(daemon)
         sock.sendall(encode(request))
         until_s = time.monotonic() + FETCH_S
-        while not select.select([sock], [], [], LOG_PERIOD_S)[0]:
+        arrivals = select.poll()  # unlike select(), for any number of open files
+        arrivals.register(sock, select.POLLIN)
+        while not arrivals.poll(LOG_PERIOD_S * 1_000):
             if time.monotonic() >= until_s:
                 raise TimeoutError(f"no answer within {FETCH_S:g} s")
             log.warning("daemon_awaited", extra={"answer_to": "FetchShard", "step": request.step, "at": daemon})
