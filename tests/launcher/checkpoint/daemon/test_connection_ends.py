@@ -6,11 +6,12 @@ import os
 import resource
 import socket
 import threading
+import time
 from contextlib import contextmanager
 
 import pytest
 
-from turnout.launcher.checkpoint.daemon.trainer_client import TrainerClient, fetch_shard
+from turnout.launcher.checkpoint.daemon.trainer_client import MAX_LOSSES, DaemonLost, TrainerClient, fetch_shard
 from turnout.launcher.checkpoint.format.daemon_messages import (
     MAX_BYTES,
     ArenaPath,
@@ -97,6 +98,20 @@ def test_a_connection_on_which_the_next_daemon_refuses_is_closed(daemon, tmp_pat
     second.sendall(encode(RequestRefused("memory", "the arena is not taken over")))
     rest(second)
     client.link.reader.join(ANSWERS_S)
+    client.close()
+
+
+def test_after_the_last_of_several_lost_daemons_no_other_one_is_tried(daemon, tmp_path):
+    client, connection = client_of(daemon, tmp_path)
+    for _ in range(MAX_LOSSES - 1):
+        connection.close()
+        connection = daemon.accept()
+        connection.sendall(encode(ArenaPath("", 3)))
+    began_s = time.monotonic()
+    connection.close()
+    with pytest.raises(DaemonLost):
+        client.held_steps(1)
+    assert time.monotonic() < began_s + ANSWERS_S
     client.close()
 
 
