@@ -201,7 +201,7 @@ class Session:
                 self._update_stats(committed=job.step)
             case SaveState.CORRUPT:
                 self._send_message(SaveFailed(job.step, "corrupt", job.detail))
-            case SaveState.DROPPED:
+            case SaveState.SUPERSEDED:
                 self._log_event("save_overtaken", {"step": job.step, "rank": job.record.rank})
                 self._update_stats(dropped=self._stats.dropped + 1)
                 self._send_message(SaveFailed(job.step, "overtaken", job.detail))
@@ -457,7 +457,7 @@ class CheckpointDaemon:
         match job.state:
             case SaveState.PERSISTED:
                 self._log_event("persisted", {**fields, "path": job.detail})
-            case SaveState.DROPPED:
+            case SaveState.SUPERSEDED:
                 self._log_event("save_overtaken", fields)
             case SaveState.FAILED:
                 self._log_event("persist_failed", {**fields, "detail": job.detail})
