@@ -207,8 +207,8 @@ class _Tail:
 class Tails:
     """Repeats the output of one round's processes, until it is closed.
 
-    out, err: of the agent, None for none. A failure to repeat lines is logged once for each file (`output_lost`), and
-    never raised, since training does not depend on it.
+    out, err: of the agent, None for none. Lines that cannot be written, as on a full disk or to a closed pipe, are
+    lost. This is logged once for each file (`output_lost`) and never raised, since training does not depend on it.
     """
 
     def __init__(
