@@ -43,11 +43,15 @@ def main(argv: Sequence[str] | None = None, program: str = "turnout-run") -> int
         for note in settings.notes:
             log.warning("noted", extra={"about": note.about, "word": note.word.value, "detail": note.why})
         check_metrics(settings.output.metrics_port)
-        if settings.coordinates:
-            return int(asyncio.run(run_coordinator(settings, log_event)))
-        check_command(settings.command)
-        check_torch()
-        return int(asyncio.run(run_agent(settings, os.environ, log_event)))
+        if not settings.coordinates:
+            check_command(settings.command)
+            check_torch()
+        try:
+            if settings.coordinates:
+                return int(asyncio.run(run_coordinator(settings, log_event)))
+            return int(asyncio.run(run_agent(settings, os.environ, log_event)))
+        finally:
+            _discard_unwritable_output()
     except (BadMember, BadSettings, CannotListen, LockRefused, TorchTooOld) as error:
         print(f"{program}: {error}", file=sys.stderr)
         return int(Exit.USAGE)
@@ -63,6 +67,18 @@ def _version() -> object:
     from turnout.kube.version import installed_build
 
     return installed_build()
+
+
+def _discard_unwritable_output() -> None:
+    """Drop what stdout and stderr hold and cannot write, so that Python does not end with exit code 120 for it."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            if stream is not None:  # None: it was closed when this process started
+                stream.flush()
+        except OSError:
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, stream.fileno())
+            os.close(nowhere)
 
 
 def _raise_file_limit() -> None:

@@ -440,7 +440,7 @@ class Roster(_Frame, tag=18, frozen=True):
 
 
 class HeartbeatInterval(_Frame, tag=19, frozen=True):
-    """Changes the intervals that Welcome gave, since there are more members now."""
+    """Changes the intervals that Welcome gave, since there are many more or far fewer members now."""
 
     beat_s: Seconds
     silence_s: Seconds

@@ -40,7 +40,7 @@ def limit_rate(log_event: EventLog, every_s: float = SELDOM_S, now_s: Callable[[
 
     The next line has the number of dropped lines in the field `left_out`. now_s: a monotonic clock.
     """
-    told_s: dict[str, float] = {}
+    logged_s: dict[str, float] = {}
     left_out: dict[str, int] = {}
 
     def log_rarely(what: str, fields: Mapping[str, object]) -> None:
@@ -48,10 +48,10 @@ def limit_rate(log_event: EventLog, every_s: float = SELDOM_S, now_s: Callable[[
 
         The next one that is logged has the count as the field `left_out`. what: name of the event.
         """
-        if now_s() < told_s.get(what, -every_s) + every_s:
+        if now_s() < logged_s.get(what, -every_s) + every_s:
             left_out[what] = left_out.get(what, 0) + 1
             return
-        told_s[what] = now_s()
+        logged_s[what] = now_s()
         since = left_out.pop(what, 0)
         log_event(what, {**fields, "left_out": since} if since else fields)
 

@@ -54,22 +54,22 @@ class Metrics:
         self._coordinates = gauge("is_coordinator", "1 on the agent that decides the rounds.")
         self._round = gauge("round", "Number of the round that this agent trains in, or trained in last.")
         self._group_rank = gauge("group_rank", "This agent's place in that round's world.")
-        self._members = gauge("members", "Workers in the world. The coordinator tells.")
-        self._ranks = gauge("ranks", "Training processes in the world. The coordinator tells.")
+        self._members = gauge("members", "Workers in the world. Reported by the coordinator only.")
+        self._ranks = gauge("ranks", "Training processes in the world. Reported by the coordinator only.")
         self._crossings = gauge("ring_crossings", "Edges of the ring of workers that leave a leaf switch.")
         self._excess = gauge("ring_crossings_excess", "Edges of that ring beyond the fewest that any order has.")
-        self._restarts = gauge("restarts", "Restarts charged to the job so far. The coordinator tells.")
+        self._restarts = gauge("restarts", "Restarts charged to the job so far. Reported by the coordinator only.")
         self._rounds = counter("rounds", "Worlds formed, by what ended the one before.", "reason")
         self._lost = counter("members_lost", "Members whose connection closed or that fell silent.", "reason")
         self._failed = counter("process_failures", "Training processes of this agent that ended with an error.")
         self._spawned = counter("spawned_rounds", "Rounds in which this agent could not fork its processes.")
         self._left = counter("coordinators_lost", "Coordinators that this agent has lost.", "reason")
         self._hangs = gauge("rank_hung", "1 for a training process that has stopped making progress.", "rank")
-        suspect_text = "1 for a rank that others wait for in a hang. The coordinator tells."
+        suspect_text = "1 for a rank that others wait for in a hang. Reported by the coordinator only."
         self._suspects = gauge("rank_suspected", suspect_text, "rank")
         self._waited_s = Histogram(
             "turnout_launcher_round_wait_seconds",
-            "From the end of a round, or the first knock, to the next world.",
+            "Seconds from the end of a round, or for the first round from the coordinator's start, to the next world.",
             ["run"],
             buckets=_WAITED_S,
             registry=registry,

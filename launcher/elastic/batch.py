@@ -57,8 +57,9 @@ class ElasticBatch:
 
         samples: the size of this batch if it is a short one. Rank r takes positions r, r + world, r + 2 world...
         DDP and FSDP average gradients over the ranks with equal weight. With each mean loss times its weight, that
-        average is the gradient of the batch's mean loss, however uneven the shares are. Raises BadBatch if the rank is
-        not in the world, and as `passes` does.
+        average is the gradient of the batch's mean loss, however uneven the shares are. A pass without samples has an
+        empty `takes` and the weight 0; the rank still makes it, with any sample. Raises BadBatch if the rank is not in
+        the world, and as `passes` does.
         """
         size = self._size(samples)
         if not 0 <= rank < _checked_world(world):

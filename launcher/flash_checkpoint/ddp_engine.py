@@ -65,6 +65,7 @@ class DdpCheckpointer:
         self._memory: MemorySaver | None = None
         self._newest_step = -1  # step that was saved by this process, or would have been by local rank 0
         self._last_disk_step = -1
+        self._disk_steps: set[int] = set()  # DISK saves that are not finished
         self._failed: dict[int, str] = {}
 
     def save_checkpoint(
@@ -108,6 +109,7 @@ class DdpCheckpointer:
         file = self.checkpoint_dir / path if str(path) else torch_file.default_path(self.checkpoint_dir, step)
         if storage_type is StorageType.DISK:
             self._last_disk_step = step
+            self._disk_steps.add(step)
             self._failed.pop(step, None)
         later = storage_type is StorageType.MEMORY
         return Save(0, 0, step, str(self.checkpoint_dir), "torch", str(file.absolute()), self._keep, self._every, later)
@@ -223,13 +225,20 @@ class DdpCheckpointer:
         return self._memory
 
     def _on_daemon_message(self, message: ToClient) -> None:
-        """Record whether the last DISK save was written or failed, and log a failure."""
+        """Log a save that failed, and record whether the last DISK save was written or failed.
+
+        A MEMORY save that was overwritten by a newer one before the daemon knew of it is no failure.
+        """
         match message:
             case Persisted(step=step):
                 self._failed.pop(step, None)
-            case SaveFailed(step=step, reason=reason, detail=detail) if step == self._last_disk_step:
-                self._failed[step] = detail
-                log.warning("persist_failed", extra={"step": step, "reason": reason, "detail": detail})
+                self._disk_steps.discard(step)
+            case SaveFailed(step=step, reason=reason, detail=detail):
+                if step == self._last_disk_step:
+                    self._failed[step] = detail
+                if step in self._disk_steps or reason != "overwritten":
+                    log.warning("persist_failed", extra={"step": step, "reason": reason, "detail": detail})
+                self._disk_steps.discard(step)
 
 
 def _log_warning(word: str, fields: Mapping[str, object]) -> None:

@@ -191,10 +191,9 @@ def advance(ledger: Ledger, step: int, since_step_ns: int = 0) -> Ledger:
 def preserve(ledger: Ledger, saved: int) -> Ledger:
     """Count the time of the steps up to `saved` as productive. The steps between two reports count as equally long.
 
-    saved: the newest step that was preserved.
-
-    Before the first world here the steps are inherited, and a member may still bring newer totals of the same steps. So
-    they stay undecided until that world forms.
+    Before this coordinator's first world the undecided steps are inherited, and a member may still bring newer totals
+    of the same steps. Then `saved` is only remembered until that world forms. saved: the newest step that was
+    preserved.
     """
     if not ledger.gpus:
         return replace(ledger, saved=max(saved, ledger.saved))

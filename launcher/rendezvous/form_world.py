@@ -333,7 +333,11 @@ def _wait_for_min(transition: Transition, present: int) -> None:
 
 
 def _may_join_another(state: State) -> bool:
-    """Return True if this coordinator may step down, so that its members join another coordinator."""
+    """Return True if this coordinator may step down, so that its members join another coordinator.
+
+    That requires a job without an arbiter, and a coordinator that may search again (`gathering.may_search`). A sole
+    coordinator may step down only before the first round.
+    """
     return (
         bool(state.gathering.may_search)
         and not state.job.has_arbiter

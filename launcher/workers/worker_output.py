@@ -15,6 +15,7 @@ from pathlib import Path
 from string import Template
 from typing import BinaryIO, TextIO
 
+from turnout.launcher.event_log import EventLog
 from turnout.launcher.settings import Std, Streams
 from turnout.launcher.workers.worker_spec import SpawnSpec, Stream
 
@@ -131,26 +132,34 @@ def make_attempt(run_folder: str, restarts: int, processes: int) -> str:
 
 
 class _Tail:
-    """Reads one file of one process as it grows."""
+    """Reads one file of one process as it grows. to: where its lines are repeated; None if the agent has no such
+    output.
+    """
 
-    def __init__(self, stream: Stream, to: TextIO) -> None:
+    def __init__(self, stream: Stream, to: TextIO | None) -> None:
         self._stream, self._to = stream, to
         self._file: BinaryIO | None = None
         self._filtered: TextIO | None = None
         self._text = io.IncrementalNewlineDecoder(codecs.getincrementaldecoder("utf-8")("replace"), translate=True)
         self._partial_line = ""
+        self.fault = ""  # why lines were not repeated, "" if all were
 
     def read(self, last: bool) -> None:
-        """Repeat the lines that were added. last: the file is complete, so a line without an end is repeated too."""
-        if self._file is None:
-            with contextlib.suppress(FileNotFoundError):
+        """Repeat the lines that were added. last: the file is complete, so a line without an end is repeated too.
+
+        Raises nothing: lines that cannot be read or written are lost, and `fault` says why.
+        """
+        try:
+            if self._file is None:
                 self._file = open(self._stream.file, "rb")  # noqa: SIM115  closed by close()
-        if self._file is None:
-            return
-        while chunk := self._file.read(CHUNK_BYTES):
-            self._repeat(self._text.decode(chunk), False)
-        if last:
-            self._repeat(self._text.decode(b"", final=True), True)
+            while chunk := self._file.read(CHUNK_BYTES):
+                self._repeat(self._text.decode(chunk), False)
+            if last:
+                self._repeat(self._text.decode(b"", final=True), True)
+        except FileNotFoundError:
+            pass  # the process has not been started
+        except OSError as error:
+            self.fault = self.fault or f"{self._stream.file}: {error.strerror or error}"
 
     def _repeat(self, text: str, last: bool) -> None:
         """Write complete lines to the agent's output, and those with a needle also to the filter's file.
@@ -163,27 +172,52 @@ class _Tail:
         if not lines:
             return
         shown, selected = prefix_and_select(self._stream, [f"{line}\n" for line in lines])
-        self._to.write(shown)
-        self._to.flush()
-        if selected:
+        if self._to is not None:
+            self._write(self._to, shown)
+        if not selected:
+            return
+        try:
             if self._filtered is None:
                 self._filtered = open(self._stream.filtered, "a", errors="replace")  # noqa: SIM115
-            self._filtered.write(selected)
-            self._filtered.flush()
+        except OSError as error:
+            self.fault = self.fault or f"{self._stream.filtered}: {error.strerror or error}"
+        else:
+            self._write(self._filtered, selected)
+
+    def _write(self, to: TextIO, text: str) -> None:
+        """Write lines and flush. Lines that cannot be written are lost, and `fault` says why.
+
+        Characters that the encoding of `to` does not have are replaced.
+        """
+        encoding = to.encoding or "utf-8"
+        try:
+            to.write(text.encode(encoding, "replace").decode(encoding))
+            to.flush()
+        except (OSError, ValueError) as error:  # ValueError: the file was closed
+            self.fault = self.fault or f"{getattr(to, 'name', 'output')}: {getattr(error, 'strerror', None) or error}"
 
     def close(self) -> None:
-        """Close the files."""
+        """Close the files. Raises nothing: what a full disk does not take is lost."""
         for file in (self._file, self._filtered):
             if file is not None:
-                file.close()
+                with contextlib.suppress(OSError):
+                    file.close()
 
 
 class Tails:
-    """Repeats the output of one round's processes, until it is closed."""
+    """Repeats the output of one round's processes, until it is closed.
 
-    def __init__(self, orders: Iterable[SpawnSpec], out: TextIO, err: TextIO) -> None:
+    out, err: of the agent, None for none. Lines that cannot be written, as on a full disk or to a closed pipe, are
+    lost. This is logged once for each file (`output_lost`) and never raised, since training does not depend on it.
+    """
+
+    def __init__(
+        self, orders: Iterable[SpawnSpec], out: TextIO | None, err: TextIO | None, log_event: EventLog
+    ) -> None:
         streams = [(stream, to) for each in orders for stream, to in ((each.stdout, out), (each.stderr, err))]
         self._tails = [_Tail(stream, to) for stream, to in streams if stream.prefix is not None]
+        self._log_event = log_event
+        self._reported: set[_Tail] = set()  # whose fault was logged
         self._lock = asyncio.Lock()
         self._follow_task = asyncio.create_task(self._follow()) if self._tails else None
 
@@ -198,6 +232,10 @@ class Tails:
         async with self._lock:
             if self._tails:
                 await asyncio.to_thread(self._read, last)
+            for tail in self._tails:
+                if tail.fault and tail not in self._reported:
+                    self._reported.add(tail)
+                    self._log_event("output_lost", {"why": tail.fault})
 
     def _read(self, last: bool) -> None:
         """Read all files once, and repeat what is new. Blocks. last: the files are complete."""

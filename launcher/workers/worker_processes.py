@@ -418,7 +418,7 @@ class WorkerProcesses:
         if alive := self.pids():
             raise StillRunning(f"{len(alive)} processes of the last round are alive")
         await self._close_tails()
-        self._exits, self._tails = RoundExits(specs), Tails(specs, sys.stdout, sys.stderr)
+        self._exits, self._tails = RoundExits(specs), Tails(specs, sys.stdout, sys.stderr, self._log_event)
         refused = await self._start_forks(specs)
         for why in sorted(set(refused.values())):
             ranks = sorted(rank for rank, reason in refused.items() if reason == why)

@@ -10,7 +10,7 @@ def handler() -> Callable[[Any], Any]:
     """Return a function that makes a rendezvous handler from torch's RendezvousParameters."""
 
     def create(parameters: Any) -> Any:
-        """Make the rendezvous handler, which imports torch."""
+        """Make the rendezvous handler. This imports torch."""
         from turnout.launcher.agent.torchrun.rendezvous import TurnoutRendezvous
 
         return TurnoutRendezvous(parameters)

@@ -45,6 +45,7 @@ ANSWER_S = 60.0  # seconds to hash what is sealed: hundreds of GB at 16 GB/s a c
 FETCH_S = 3_600.0  # seconds to fetch another worker's memory
 MAX_DAEMONS_ASKED = 3  # daemons that get one request, each after the death of the one before
 LOG_PERIOD_S = 10.0  # seconds between two log lines about an answer that is awaited
+MIN_PAUSE_S = 0.5  # seconds before a daemon that could not be started is tried again
 MAX_PAUSE_S = 10.0  # seconds before the next daemon starts, if several have died soon after their start
 STABLE_S = 30.0  # seconds after which a daemon's death says nothing about the next one
 END_S = 600.0  # seconds to finish writing
@@ -119,7 +120,7 @@ class ChildDaemon:
         def start() -> None:
             """Start the daemon as a task."""
             self._unwatch_listener()
-            self._restart_task = loop.create_task(self.start())
+            self._restart_task = loop.create_task(self._start_after(0.0))
 
         loop.add_reader(self._listener.fileno(), start)
 
@@ -139,16 +140,29 @@ class ChildDaemon:
         """Start the checkpoint daemon as a child process, unless it runs already or this client is closed.
 
         The child inherits the listening sockets. A task that restarts a dead daemon is started too. Raises OSError if
-        the process cannot be started.
+        the process cannot be started; this is logged, and a task tries again after a growing pause.
         """
         async with self._starting:
             if self._listener is None or self._process is not None:
                 return
             self._unwatch_listener()
-            self._process = await self._spawn(self._listener)
+            try:
+                self._process = await self._spawn(self._listener)
+            except OSError as error:
+                pause_s = max(self._pause_s, MIN_PAUSE_S)
+                self._pause_s = min(2 * pause_s, MAX_PAUSE_S)
+                self._log_event("daemon_not_started", {"why": str(error), "next_in_s": pause_s})
+                self._restart_task = asyncio.get_running_loop().create_task(self._start_after(pause_s))
+                raise
             if self._endpoint is not None and self._process.stdin is not None:
                 self._process.stdin.write(encode(self.trust))
             self._restart_task = asyncio.get_running_loop().create_task(self._restart_when_dead(self._process))
+
+    async def _start_after(self, pause_s: float) -> None:
+        """Start the daemon after `pause_s` seconds. If it fails, `start` has begun another task that tries again."""
+        await asyncio.sleep(pause_s)
+        with contextlib.suppress(OSError):
+            await self.start()
 
     async def _spawn(self, listener: socket.socket) -> asyncio.subprocess.Process:
         """Start a daemon that inherits the listening sockets, and begin to read its reports."""
@@ -187,10 +201,9 @@ class ChildDaemon:
             self._process = None
             self._watch_listener()
             pause_s = 0.0 if loop.time() > began_s + STABLE_S else self._pause_s
-            self._pause_s = min(max(2 * pause_s, 0.5), MAX_PAUSE_S)
+            self._pause_s = min(max(2 * pause_s, MIN_PAUSE_S), MAX_PAUSE_S)
             self._log_event("daemon_lost", {"exit": code, "next_in_s": pause_s})
-            await asyncio.sleep(pause_s)
-            await self.start()
+            await self._start_after(pause_s)
 
     async def close(self, *, done: bool, by_s: float | None = None) -> None:
         """Stop the daemon, since its agent ends.
@@ -279,9 +292,10 @@ class AgentClient:
 
     async def adopt_shards(self, order: Handover) -> None:
         """Let the daemon adopt the shards of leaving workers that the order names, as far as it can within the order's
-        time. A daemon that does not answer is logged.
+        time. A daemon that cannot be started or does not answer is logged.
         """
-        await self._daemon.start()
+        with contextlib.suppress(OSError):  # logged by start()
+            await self._daemon.start()
         request = Adopt(order.round, order.step, order.saved_round, order.ranks, order.within_s, order.shards)
         await self._ask(request, order.within_s + ANSWER_S)
 
@@ -305,10 +319,11 @@ class AgentClient:
     ) -> ToClient | None:
         """Send one request to the daemon and return its answer.
 
-        None if there is no daemon, the connection fails, or no answer comes in time; the latter two are logged.
-        within_s: longest wait, seconds.
+        None if there is no daemon, if it cannot be started, if the connection fails, or if no answer comes in time; all
+        but the first are logged. within_s: longest wait, seconds.
         """
-        await self._daemon.start_if_any()
+        with contextlib.suppress(OSError):  # logged by start()
+            await self._daemon.start_if_any()
         if self._daemon.pid is None:
             return None
         request = asyncio.create_task(self._request_answer(message))

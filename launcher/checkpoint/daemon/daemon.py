@@ -201,7 +201,7 @@ class Session:
                 self._update_stats(committed=job.step)
             case SaveState.CORRUPT:
                 self._send_message(SaveFailed(job.step, "corrupt", job.detail))
-            case SaveState.DROPPED:
+            case SaveState.SUPERSEDED:
                 self._log_event("save_overtaken", {"step": job.step, "rank": job.record.rank})
                 self._update_stats(dropped=self._stats.dropped + 1)
                 self._send_message(SaveFailed(job.step, "overtaken", job.detail))
@@ -282,7 +282,8 @@ def _common_steps(saves: Sequence[Sequence[tuple[ShardRecord, bool]]]) -> tuple[
     """List the steps of which all local ranks have a save, newest first, 16 at most.
 
     saves: for each local rank, each with True if it can be read in parts. If that of local rank 0 is the only one of
-    its world, it is enough.
+    its world, it is enough. With one local rank such a step is listed twice: as a state that is the same on all ranks,
+    and as the only shard of its world.
     """
     steps = [HeldStep(each.step, 0, 0, each.round) for each, _ in (saves[0] if saves else ()) if each.world == 1]
     for first, parts in saves[0] if saves else ():
@@ -370,10 +371,11 @@ class CheckpointDaemon:
     async def restore(self, step: int, restore_place: RestorePlace | None = None, persist_step: int = -1) -> None:
         """Prepare for a round that restores `step` from memory: fetch missing shards, and discard newer saves.
 
-        In the background the step is verified and written to storage. step: -1 if all ranks load from storage; before
-        that, `persist_step`, or the newest step held here, is written to storage, within STORED_S. restore_place: which
-        shards to fetch from where; None at the end of the job. Raises LauncherError if a shard cannot be fetched; then
-        nothing has changed.
+        In the background the step is verified and written to storage. step: -1 if all ranks load from storage; then all
+        saves in memory are discarded, but first `persist_step`, or the newest step held here, is written to storage,
+        within STORED_S. restore_place: which shards to fetch from where; None at the end of the job. Raises
+        LauncherError if a shard cannot be fetched. Then no save is discarded, but the replication of the last round has
+        ended.
         """
         if restore_place is not None:
             await self.replicator.begin_round(step, restore_place)
@@ -455,7 +457,7 @@ class CheckpointDaemon:
         match job.state:
             case SaveState.PERSISTED:
                 self._log_event("persisted", {**fields, "path": job.detail})
-            case SaveState.DROPPED:
+            case SaveState.SUPERSEDED:
                 self._log_event("save_overtaken", fields)
             case SaveState.FAILED:
                 self._log_event("persist_failed", {**fields, "detail": job.detail})

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from turnout.launcher.checkpoint.arena.arena import Arena
-from turnout.launcher.checkpoint.daemon.rank_store import DroppedSave, RankStore
+from turnout.launcher.checkpoint.daemon.rank_store import RankStore, SupersededSave
 from turnout.launcher.checkpoint.format.arena_layout import ShardRecord
 from turnout.launcher.checkpoint.format.daemon_messages import Save
 from turnout.launcher.checkpoint.format.manifest import (
@@ -130,7 +130,7 @@ class SaveState(StrEnum):
     COMMITTED = "committed"  # the manifest of its step is in storage
     CORRUPT = "corrupt"  # its bytes changed after it was sealed
     SKIPPED = "skipped"  # it has no target in storage, and a newer save came before it was hashed
-    DROPPED = "superseded"  # newer saves needed its memory before it was written
+    SUPERSEDED = "superseded"  # newer saves needed its memory before it was written
     FAILED = "failed"  # storage failed
 
 
@@ -177,8 +177,8 @@ async def run(
             return
         path = await store.write(job.slot, job.record, job.target)
         report(job.in_state(SaveState.PERSISTED, path))
-    except DroppedSave as error:
-        report(job.in_state(SaveState.DROPPED, str(error)))
+    except SupersededSave as error:
+        report(job.in_state(SaveState.SUPERSEDED, str(error)))
         return
     except LauncherError as error:
         report(job.in_state(SaveState.FAILED, str(error)))

@@ -34,7 +34,7 @@ from turnout.launcher.errors import BadCheckpoint, LauncherError, NoMemory
 from turnout.launcher.event_log import EventLog
 
 
-class DroppedSave(LauncherError):
+class SupersededSave(LauncherError):
     """Newer saves needed this save's memory before it was written. It is not in storage and will not be."""
 
 
@@ -64,17 +64,17 @@ class PersistQueue:
     def try_begin(self, epoch: int) -> bool:
         """Take the turn to write the save of this epoch. Return False while another save is being written.
 
-        Call done() after the write. Raises DroppedSave if the save was dropped from the queue.
+        Call done() after the write. Raises SupersededSave if the save was dropped from the queue.
         """
         if epoch in self._dropped:
-            raise DroppedSave("newer saves have overtaken it: storage takes them more slowly than they are made")
+            raise SupersededSave("newer saves superseded it: storage writes more slowly than saves are made")
         if self._writing_epoch is not None:
             return False
         self._writing_epoch = epoch
         return True
 
     async def wait_turn(self, epoch: int) -> None:
-        """Wait for the turn to write this save; call end_turn() afterwards. Raises DroppedSave if it was dropped."""
+        """Wait for the turn to write this save; call end_turn() afterwards. Raises SupersededSave if it was dropped."""
         while not self.try_begin(epoch):
             await self._changed.wait()
 
@@ -354,7 +354,7 @@ class RankStore:
     async def write(self, generation: int, record: ShardRecord, target: Save) -> str:
         """Wait for the turn, and write a pinned and hashed generation to storage; return its path there.
 
-        If it was written before, return that path. Raises DroppedSave if newer saves needed its memory first,
+        If it was written before, return that path. Raises SupersededSave if newer saves needed its memory first,
         StorageFailed if storage fails, and BadCheckpoint if its bytes do not match their checksums. record: of the
         generation. target: the message that names the folder or file.
         """

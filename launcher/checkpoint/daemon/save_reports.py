@@ -74,7 +74,7 @@ def ends_of(job: SaveJob) -> Iterator[SaveEnded]:
                 yield msgspec.structs.replace(in_storage, complete=True)
             elif job.record.rank:
                 yield in_storage
-        case SaveState.DROPPED:
+        case SaveState.SUPERSEDED:
             yield msgspec.structs.replace(in_storage, outcome=SaveOutcome.SUPERSEDED)
         case SaveState.FAILED:
             yield msgspec.structs.replace(in_storage, outcome=SaveOutcome.FAILED)

@@ -56,7 +56,7 @@ from turnout.launcher.framing import read_frame
 ANSWER_S = 120.0  # seconds to reserve memory, at about 1 GB/s
 RECONNECT_S = 60.0  # seconds for the agent to start its next daemon, and for that to adopt the arenas
 PAUSE_S, LOG_PERIOD_S = 0.1, 10.0  # seconds between two tries, and between two log lines about them
-MAX_LOSSES = 5  # consecutive daemons lost without a finished save: the next one would probably die as well
+MAX_LOSSES = 5  # consecutive daemons lost without any result of a save: the next one would probably die as well
 FETCH_S = 600.0  # seconds to fetch a shard from another worker's memory, including the wait for those of other ranks
 
 
@@ -98,7 +98,9 @@ def _request_shard(daemon: str, request: FetchShard) -> ToClient:
         sock.connect(daemon)
         sock.sendall(encode(request))
         until_s = time.monotonic() + FETCH_S
-        while not select.select([sock], [], [], LOG_PERIOD_S)[0]:
+        arrivals = select.poll()  # unlike select(), for any number of open files
+        arrivals.register(sock, select.POLLIN)
+        while not arrivals.poll(LOG_PERIOD_S * 1_000):
             if time.monotonic() >= until_s:
                 raise TimeoutError(f"no answer within {FETCH_S:g} s")
             log.warning("daemon_awaited", extra={"answer_to": "FetchShard", "step": request.step, "at": daemon})
@@ -262,7 +264,7 @@ class DaemonLink:
                 number, self._connected = self._connected, 0
                 self._unpinned = len(self._saves)
                 self._losses += 1
-                if self._closed or self._lost or not self._reconnects or self._losses > MAX_LOSSES:
+                if self._closed or self._lost or not self._reconnects or self._losses >= MAX_LOSSES:
                     self._lost = self._lost or why
                     self._changed.notify_all()
                     return

@@ -204,7 +204,7 @@ def _shard_fetcher(parts: ReshardedStep | None, environ: Mapping[str, str]) -> F
 def _open_step_in_storage(folder: str, step: int) -> InStorage:
     """Open a step in storage, for the shards of it that are missing in memory.
 
-    Raises BadCheckpoint, also if storage fails or the step is not committed: then no copy of these shards is left.
+    Raises BadCheckpoint if the step is not committed or storage fails: then these shards cannot be read now.
     """
     try:
         store = open_store(folder)

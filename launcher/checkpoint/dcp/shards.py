@@ -312,8 +312,8 @@ def _read_planned(verified: VerifiedReader, reads: Sequence[PlannedRead]) -> Non
 def shard_of(verified: VerifiedReader) -> DcpShard:
     """Read the content of a shard from its header.
 
-    Raises BadCheckpoint if it is broken, or was not saved through torch.distributed.checkpoint. verified: the open
-    shard.
+    Raises BadCheckpoint if it is broken, or was not saved through torch.distributed.checkpoint, and the errors of
+    `VerifiedReader.read`. verified: the open shard.
     """
     first = verified.read(0, min(verified.block_bytes, verified.size_bytes))
     size = 8 + int.from_bytes(first[:8], "little")

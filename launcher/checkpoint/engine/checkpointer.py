@@ -261,7 +261,8 @@ class Checkpointer:
 
         Raises BadState for any other kind of value, NoMemory if memory is too small, ArenaBusy if another process saves
         as this rank, DaemonLost if the daemon is lost, TimeoutError if it does not answer, and LauncherError if no
-        memory gets free. Earlier saves stay valid. A failure of storage is not raised: see `on_failure`.
+        memory gets free. Then the newest earlier save stays valid; an older one may be overwritten, or dropped on its
+        way to storage. A failure of storage is not raised: see `on_failure`.
         """
         optimizers = tuple(overlap) if isinstance(overlap, Sequence) else (overlap,)
         copy_policy = CopyPolicy(addresses(optimizers), verify) if optimizers else None

@@ -258,7 +258,9 @@ class MemorySaver:
         `copy_policy`, a part of the copy continues in the background, and finish_save() or before_step() seals it.
         extra_text: saved with the state, "" for none. Raises BadState for a value that is not supported, NoMemory if
         memory is too small, ArenaBusy if another process saves into this arena, DaemonLost if the daemon is lost,
-        TimeoutError if it does not answer, and LauncherError if no generation gets free. Earlier saves stay valid.
+        TimeoutError if it does not answer, BadCheckpoint if a new arena is not valid, LauncherError if no generation
+        gets free, and the errors of `finish_save` for the save before. Then the newest earlier save stays valid; an
+        older one may be overwritten, or dropped on its way to storage.
         """
         self.finish_save()
         plan = self._planner(state, extra_text)
@@ -415,12 +417,12 @@ class MemorySaver:
         return self._arena
 
     def _begin(self, arena: Arena, record: ShardRecord) -> tuple[int, Slot]:
-        """Begin to write into a free generation; return its number, and its slot before that if tensors are frozen.
+        """Begin to write into a free generation; return its number, and its slot before that.
 
-        The newest sealed generation, and one that is pinned while the daemon writes it to storage, are never taken. If
-        none is free, the oldest save that waits for storage is dropped after PATIENCE_S. With two generations no save
-        can be dropped, so this one waits. Raises LauncherError after _MAX_WAIT_S, and the errors of `Arena.begin` and
-        of the daemon. record: of the save.
+        The slot is empty if no tensors were declared frozen. The newest sealed generation, and one that is pinned while
+        the daemon writes it to storage, are never taken. If none is free after PATIENCE_S, the oldest saves that wait
+        for storage are dropped, one at a time. With two generations no save can be dropped, so this one waits. Raises
+        LauncherError after _MAX_WAIT_S, and the errors of `Arena.begin` and of the daemon. record: of the save.
         """
         self.client.link.wait_pinned()
         began_s, pause_s = time.monotonic(), _FIRST_PAUSE_S
@@ -436,11 +438,12 @@ class MemorySaver:
         raise LauncherError(f"{arena.path}: no generation was free within {_MAX_WAIT_S:g} s: is the daemon stopped?")
 
     def _copy(self, save: _RunningSave, excluded: Mask | None, *, wait: bool) -> None:
-        """Copy the header and all entries that are neither in `excluded` nor held by the generation already.
+        """Copy all entries that are neither in `excluded` nor held by the generation already.
 
-        Copies go through the mapping if its pages exist, else by writing to the file, which allocates pages without
-        page faults. Copies from devices are only started. excluded: mask of entries, None for none. wait: return when
-        all copies from host memory have ended; False for the background part of a save.
+        Copies go through the mapping if its pages exist or the kernel cannot allocate them ahead, else by writing to
+        the file, which allocates pages without page faults. Copies from devices are only started. excluded: mask of
+        entries, None for none. wait: also copy the header, and return when all copies from host memory have ended;
+        False for the background part of a save.
         """
         arena, generation, record, plan = save.arena, save.generation, save.record, save.plan
         ready = arena.is_mapped(generation, record.region_bytes)

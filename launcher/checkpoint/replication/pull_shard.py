@@ -261,7 +261,8 @@ async def fetch_step(context: ReplicationContext, step: int, restore_place: Rest
             context.log_event("step_fetched", {"step": step, "from": endpoint.name})
             return
         sources = silent
-    raise BadCheckpoint(f"step {step} cannot be had from {'; '.join(f'{name}: {why}' for name, why in faults.items())}")
+    reasons = "; ".join(f"{name}: {why}" for name, why in faults.items())
+    raise BadCheckpoint(f"step {step} could not be fetched from {reasons}")
 
 
 async def request_shard(
@@ -468,8 +469,8 @@ async def _fetch_from_any(
             context.log_event("step_fetched", {"step": request.step, "from": endpoint.name, "rank": request.rank})
         if (location := _local_shard(context, replica_store, request)) is not None:
             return location
-    why = "; ".join(faults) or "nobody is told to have it"
-    raise BadCheckpoint(f"rank {request.rank} of {request.ranks} at step {request.step} cannot be had: {why}")
+    why = "; ".join(faults) or "no worker is known to hold it"
+    raise BadCheckpoint(f"rank {request.rank} of {request.ranks} at step {request.step} could not be fetched: {why}")
 
 
 async def _fetch_replica_from(

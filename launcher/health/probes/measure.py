@@ -188,7 +188,8 @@ class CollectiveProbe:
     def meet(self, device: torch.device, sizes: ProbeSizes) -> None:
         """Wait for the other processes of the group, then connect them for collectives.
 
-        Raises ProbeFailed if one of them reports that it is broken, or after `meet_s`.
+        Raises ProbeFailed if one of them reports that it is broken, or after `meet_s`, and torch's RuntimeError if the
+        store or the group fails.
         """
         plan, until_s = self._plan, time.monotonic() + self._plan.meet_s
         self._device, self._sizes = device, sizes
@@ -253,9 +254,9 @@ class CollectiveProbe:
         for time_ in range(_CLOCK_READINGS):
             began_s = time.time()
             self._store.set(f"asked/{plan.rank}/{time_}", "1")
-            told_s = float(self._store.get(f"told/{plan.rank}/{time_}"))
+            answered_s = float(self._store.get(f"told/{plan.rank}/{time_}"))
             ended_s = time.time()
-            best = min(best, ((began_s + ended_s) / 2 - told_s, (ended_s - began_s) / 2), key=lambda each: each[1])
+            best = min(best, ((began_s + ended_s) / 2 - answered_s, (ended_s - began_s) / 2), key=lambda each: each[1])
         return best
 
     def report_broken(self) -> None:

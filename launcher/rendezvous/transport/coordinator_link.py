@@ -159,9 +159,10 @@ class CoordinatorClient(FrameConnection):
     def on_frame(self, body: bytes) -> None:
         """Handle a frame from the coordinator: the handshake, then messages for `on_message`.
 
-        Heartbeats without totals of the job's time, and new intervals, are not passed on. A frame that arrives after
-        this process was suspended for too long is dropped. Raises BadFrame for an invalid message, or one
-        that does not fit the handshake, and NotProven if the sender has not proved that it knows the token.
+        Heartbeats without totals of the job's time, and new intervals, are not passed on. If this process was suspended
+        for too long, the frame is dropped, the connection is aborted and its loss is reported. Raises BadFrame for an
+        invalid message, or one that does not fit the handshake, and NotProven if the sender has not proved that it
+        knows the token.
         """
         self._heard_s = self._loop.time()
         if self._abort_if_suspended():
@@ -170,14 +171,21 @@ class CoordinatorClient(FrameConnection):
         if self.welcome is None:
             self._continue_handshake(message)
         elif isinstance(message, HeartbeatInterval):
+            is_shorter = message.beat_s < self._beat_s
             self._beat_s, self.silence_s = message.beat_s, message.silence_s
+            if is_shorter:  # the pending timer of the longer interval would look like a suspension
+                self._last_check_s = self._loop.time()
+                self._stop_timer()
+                self._beat()
         elif not isinstance(message, Heartbeat) or message.job_time is not None:
             self._on_message(self, message)
 
     def _continue_handshake(self, message: ToMember) -> None:
         """Handle a message before Welcome: prove that this member knows the token, and check the other's proof.
 
-        Raises NotProven if the other has not proved it, BadFrame for a message out of order.
+        A Challenge of another version ends the handshake with NoAnswer. Raises NotProven for any other message before
+        the Challenge and for a Welcome without its proof, and BadFrame for a message that does not belong to the
+        handshake.
         """
         match message:
             case Challenge(version=version, nonce=nonce):
@@ -195,8 +203,7 @@ class CoordinatorClient(FrameConnection):
                 self.welcome = message
                 self._beat_s, self.silence_s = message.beat_s, message.silence_s
                 self._last_check_s = self._loop.time()
-                if self._beat_timer is not None:
-                    self._beat_timer.cancel()
+                self._stop_timer()
                 self._beat_timer = self._loop.call_later(message.beat_s, self._beat)
                 self.handshake.set_answer(message)
             case Redirect() | Refused():
@@ -270,8 +277,7 @@ class CoordinatorClient(FrameConnection):
 
     def on_close(self, why: Exception | None) -> None:
         """Stop the heartbeats, and report the loss of a welcomed connection. why: the error, None for a normal end."""
-        if self._beat_timer is not None:
-            self._beat_timer.cancel()
+        self._stop_timer()
         self.handshake.set_answer(NoAnswer("the connection was closed" if why is None else str(why)))
         if self.welcome is not None:
             self._report_loss(Reason.MEMBER_LOST)
@@ -285,9 +291,13 @@ class CoordinatorClient(FrameConnection):
     def leave(self) -> None:
         """Close the connection without reporting its loss."""
         self._is_loss_reported = True
+        self._stop_timer()
+        self.close()
+
+    def _stop_timer(self) -> None:
+        """Stop the timer of the next heartbeat or check."""
         if self._beat_timer is not None:
             self._beat_timer.cancel()
-        self.close()
 
 
 async def connect(

@@ -64,8 +64,8 @@ class EventQueue:
     """The events that the state machine has not handled yet. All events of one turn of the event loop are handled
     together.
 
-    handle: called with them in the next turn; the newest heartbeat of each member comes first. `beats`: these
-    heartbeats by member id, which wait for another event.
+    handle: called with them in the next turn. Only the newest heartbeat of each member is kept; heartbeats come before
+    all other events. `beats`: these heartbeats by member id, which wait for another event.
     """
 
     def __init__(self, handle: Callable[[list[Event]], None]) -> None:
@@ -131,6 +131,50 @@ class TotalsLog:
         return record
 
 
+class HeartbeatIntervals:
+    """The intervals of heartbeats that members of one coordinator use, and the silence limit that fits all of them.
+
+    beat_s, silence_s: as in Timing, for a small world.
+    """
+
+    def __init__(self, beat_s: float, silence_s: float) -> None:
+        self._beat_s, self._silence_s = beat_s, silence_s
+        self._announced_s = beat_s
+        self._longest_s = beat_s  # interval that was announced last, or given to a new member since then
+        self._former_s, self._former_until_s = 0.0, 0.0  # a longer interval that members may use until this time
+
+    def welcome(self, members: int) -> HeartbeatInterval:
+        """Return the intervals for a new member. members: with it."""
+        interval = self._interval(members)
+        self._longest_s = max(self._longest_s, interval.beat_s)
+        return interval
+
+    def change(self, members: int, now_s: float) -> HeartbeatInterval | None:
+        """Return the intervals to announce to all members; None while those that they use differ by at most half.
+
+        With far more members, those that joined a smaller world would count this coordinator as silent. With far fewer,
+        the silence limit of the larger world would stay.
+        """
+        interval = self._interval(members)
+        if self._longest_s / 1.5 <= interval.beat_s <= self._announced_s * 1.5:
+            return None
+        if now_s >= self._former_until_s or self._longest_s > self._former_s:
+            self._former_s = self._longest_s
+        self._former_until_s = now_s + 5 * self._former_s
+        self._announced_s = self._longest_s = interval.beat_s
+        return interval
+
+    def limit_s(self, now_s: float) -> float:
+        """Return the seconds after which a member that is not heard counts as silent: 5 of the longest intervals."""
+        former_s = self._former_s if now_s < self._former_until_s else 0.0
+        return max(self._silence_s, 5 * max(self._longest_s, former_s))
+
+    def _interval(self, members: int) -> HeartbeatInterval:
+        """Return the intervals of a coordinator with this many members."""
+        beat_s = heartbeat_period_s(members, self._beat_s)
+        return HeartbeatInterval(beat_s, max(self._silence_s, 5 * beat_s))
+
+
 class BackgroundTasks:
     """Coroutines that run until they end or are cancelled together."""
 
@@ -172,7 +216,7 @@ class Coordinator:
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self.state, self._log_event = state, log_event
-        self._beat_s, self._silence_s, self._merge = beat_s, silence_s, merge
+        self._intervals, self._merge = HeartbeatIntervals(beat_s, silence_s), merge
         self._endpoint = endpoint
         self._last_check_s = self._loop.time()
         self._peers: dict[str, MemberConnection] = {}
@@ -184,7 +228,6 @@ class Coordinator:
         self.events = EventQueue(self._handle_events)
         self.ended: asyncio.Future[JobOver | StepDown] = self._loop.create_future()
         self._tasks, self._totals = BackgroundTasks(), TotalsLog(log_event)
-        self._announced_beat_s = beat_s
         gc.freeze()  # thousands of members are many long-lived objects, which the collector may skip
         gc.set_threshold(50_000, 20, 50)
         self._beat_timer = self._loop.call_later(beat_s, self._beat)
@@ -208,13 +251,13 @@ class Coordinator:
         self._heard_s[peer.id] = self._loop.time()
         if old is not None and old is not peer:
             old.abort()
-        beat_s = heartbeat_period_s(len(self._peers), self._beat_s)
-        silence_s = max(self._silence_s, 5 * beat_s)
+        interval = self._intervals.welcome(len(self._peers))
         member = join.member
         if member.id not in self._first_members and len(self._first_members) < MAX_SUCCESSORS:
             self._first_members[member.id] = Successor(member.id, member.address, member.port)
         first = tuple(self._first_members.values())
-        peer.welcome(self, lambda proof: Welcome(proof, self.state.job.member.id, beat_s, silence_s, first))
+        own_id, beat_s, silence_s = self.state.job.member.id, interval.beat_s, interval.silence_s
+        peer.welcome(self, lambda proof: Welcome(proof, own_id, beat_s, silence_s, first))
         self.events.put(
             Joined(
                 join.member,
@@ -253,11 +296,15 @@ class Coordinator:
 
     def _forget(self, id_: str, reason: Reason) -> None:
         """Remove a member's connection, and queue the event that the member is lost."""
-        del self._peers[id_]
+        self._remove(id_)
+        self.events.put(Lost(id_, reason))
+
+    def _remove(self, id_: str) -> MemberConnection | None:
+        """Remove a member's connection, with everything that depends on it, and return it; None if there is none."""
         self._first_members.pop(id_, None)
         self._heard_s.pop(id_, None)
         self.events.beats.pop(id_, None)
-        self.events.put(Lost(id_, reason))
+        return self._peers.pop(id_, None)
 
     def _handle_events(self, events: list[Event]) -> None:
         """Apply events to the state and carry out the effects."""
@@ -284,8 +331,7 @@ class Coordinator:
             case AskEndpoint() if self._endpoint is not None:
                 self._tasks.start(self._put_result(self._endpoint()))
             case Disconnect(id=id_):
-                if (peer := self._peers.pop(id_, None)) is not None:
-                    self._heard_s.pop(id_, None)
+                if (peer := self._remove(id_)) is not None:
                     peer.close()
             case MergeStacks():
                 self._tasks.start(self._put_result(self._merge(effect)))
@@ -295,27 +341,23 @@ class Coordinator:
     def _beat(self) -> None:
         """Send a heartbeat to all members, drop those that were silent for too long, and schedule the next call.
 
-        If the world has grown, first announce longer intervals.
+        If the number of members has changed much, first announce other intervals.
         """
         now_s = self._loop.time()
-        beat_s = heartbeat_period_s(len(self._peers), self._beat_s)
-        limit_s = max(self._silence_s, 5 * beat_s)
+        limit_s = self._intervals.limit_s(now_s)
         if not excuse_silence(self._heard_s, self._last_check_s, now_s, limit_s):
             for id_ in silent_members(self._heard_s, now_s, limit_s):
                 self._peers[id_].abort()
                 self._forget(id_, Reason.MEMBER_SILENT)
         self._last_check_s = now_s
         bodies = [encode(Heartbeat(job_time=self._totals.publish(self.state, now_s)))]
-        if (
-            beat_s > self._announced_beat_s * 1.5
-        ):  # members that joined a smaller world would count this coordinator as silent
-            self._announced_beat_s = beat_s
-            bodies.insert(0, encode(HeartbeatInterval(beat_s, limit_s)))
+        if (interval := self._intervals.change(len(self._peers), now_s)) is not None:
+            bodies.insert(0, encode(interval))
         for peer in self._peers.values():
             peer.send(*bodies)
         if self.events.beats:
             self.events.put(Ticked())
-        self._beat_timer = self._loop.call_later(beat_s, self._beat)
+        self._beat_timer = self._loop.call_later(self._intervals.welcome(len(self._peers)).beat_s, self._beat)
 
     async def _put_result(self, work: Awaitable[Event | None]) -> None:
         """Queue the event that work for an effect results in, if any."""

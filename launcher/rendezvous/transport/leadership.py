@@ -141,10 +141,10 @@ class Leadership:
     def _is_dead(self, record: RoundRecord, search: Search) -> bool:
         """Return True if the holder of this round is known to be dead.
 
-        That is so if it was an earlier process of this worker, or if its port refused a connection during this search.
+        That is so if it was an earlier process of this worker, if its port refused a connection during this search, or
+        if its address and port are those of this member, since no other process can listen there.
         """
         holder = (record.address, record.port)
-        # At the address of this member itself, that holder no longer listens.
         is_own_address = holder == (self.member.address, self.member.port)
         return is_own_address or holder in search.lap.refused or _worker_name(record.coordinator) == self.member.name
 

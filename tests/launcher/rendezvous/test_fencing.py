@@ -4,10 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnout.launcher.coordinator_messages import Formed, LastWorld
+from turnout.launcher.coordinator_messages import Formed, HeartbeatInterval, LastWorld
 from turnout.launcher.model import RestartBudget
 from turnout.launcher.rendezvous.form_world import may_train
 from turnout.launcher.rendezvous.state_machine import excuse_silence, heartbeat_period_s, silent_members
+from turnout.launcher.rendezvous.transport.coordinator_server import HeartbeatIntervals
 
 
 def formed(round_, base):
@@ -63,3 +64,21 @@ def test_who_was_stopped_itself_blames_nobody():
     assert heard_s == {"a": 0.0, "b": 3.0}
     assert excuse_silence(heard_s, last_check_s=94.9, now_s=100.0, limit_s=10.0)
     assert heard_s == {"a": 100.0, "b": 100.0}
+
+
+def test_a_world_that_grows_and_shrinks_is_told_other_intervals():
+    intervals = HeartbeatIntervals(2.0, 10.0)
+    assert intervals.change(3_000, 0.0) is None, "at most half longer"
+    assert intervals.change(11_000, 10.0) == HeartbeatInterval(11.0, 55.0)
+    assert intervals.change(8_000, 20.0) is None
+    assert intervals.change(1_500, 30.0) == HeartbeatInterval(2.0, 10.0)
+    assert intervals.change(1_500, 40.0) is None
+
+
+def test_no_member_that_still_uses_a_longer_interval_counts_as_silent():
+    intervals = HeartbeatIntervals(2.0, 10.0)
+    assert intervals.welcome(11_000) == HeartbeatInterval(11.0, 55.0)
+    assert intervals.limit_s(0.0) == 55.0
+    assert intervals.change(1_500, 10.0) == HeartbeatInterval(2.0, 10.0)
+    assert intervals.limit_s(10.0) == 55.0, "it has not heard of the shorter one"
+    assert intervals.limit_s(65.0) == 10.0

@@ -1,8 +1,11 @@
 """Outputs go where each option says, as with torchrun, and the lines really get there."""
 
 import asyncio
+import io
 import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,8 +16,15 @@ from turnout.launcher.cli.value_types import BadValue
 from turnout.launcher.cli.value_types import parse_streams as choice
 from turnout.launcher.settings import Std
 from turnout.launcher.settings import Streams as Choice
-from turnout.launcher.workers.worker_output import Outputs, error_file, make_attempt, make_run_folder, streams_of
-from turnout.launcher.workers.worker_spec import MAX_ERROR_LINES, Stream, error_text
+from turnout.launcher.workers.worker_output import (
+    Outputs,
+    Tails,
+    error_file,
+    make_attempt,
+    make_run_folder,
+    streams_of,
+)
+from turnout.launcher.workers.worker_spec import MAX_ERROR_LINES, CommandKind, SpawnSpec, Stream, error_text
 
 FILE = Stream("/a/1/stdout.log")
 SHOWN = Stream("/a/1/stdout.log", "[default1]:")
@@ -166,3 +176,84 @@ async def test_lines_are_repeated_while_a_process_runs_and_before_its_failure(tm
     await testbed.ended()
     assert capfd.readouterr().out == "p:why\n"
     await testbed.processes.close()
+
+
+class FaultyOutput(io.StringIO):
+    """An output that fails to write while `error` is set."""
+
+    error: OSError | None = None
+
+    def write(self, text):
+        if self.error is not None:
+            raise self.error
+        return super().write(text)
+
+
+class Repeating:
+    """Repeats the lines of a file on `out`, those with an x also in a filter's file. `events`: what was logged."""
+
+    def __init__(self, folder, out, filtered="filtered.log"):
+        self.path, self.events = folder / "stdout.log", []
+        shown, silent = Stream(str(self.path), "p:", str(folder / filtered), ("x",)), Stream()
+        orders = [SpawnSpec(0, ("train.py",), {}, CommandKind.SCRIPT, stdout=shown, stderr=silent)]
+        self.tails = Tails(orders, out, None, lambda event, fields: self.events.append((event, dict(fields))))
+
+    async def add(self, text):
+        with self.path.open("a") as file:
+            file.write(text)
+        await self.tails.catch_up()
+
+
+@pytest.mark.asyncio
+async def test_an_output_that_fails_is_logged_once_and_used_again_later(tmp_path):
+    out = FaultyOutput()
+    repeating = Repeating(tmp_path, out)
+    await repeating.add("one\n")
+    out.error = OSError(28, "No space left on device")
+    await repeating.add("two\n")
+    await repeating.add("three x\n")
+    out.error = None
+    await repeating.add("four\n")
+    await repeating.tails.close()
+    assert out.getvalue() == "p:one\np:four\n"
+    assert (tmp_path / "filtered.log").read_text() == "p:three x\n"
+    assert repeating.events == [("output_lost", {"why": "output: No space left on device"})]
+
+
+@pytest.mark.asyncio
+async def test_a_filter_file_that_fails_keeps_no_line_from_the_output(tmp_path):
+    out = io.StringIO()
+    repeating = Repeating(tmp_path, out, filtered="no-folder/filtered.log")
+    await repeating.add("one x\n")
+    await repeating.add("two x")
+    await repeating.tails.close()
+    assert out.getvalue() == "p:one x\np:two x\n"
+    path = tmp_path / "no-folder/filtered.log"
+    assert repeating.events == [("output_lost", {"why": f"{path}: No such file or directory"})]
+
+
+@pytest.mark.asyncio
+async def test_without_an_output_of_the_agent_lines_are_only_filtered(tmp_path):
+    repeating = Repeating(tmp_path, None)
+    await repeating.add("one x\n")
+    await repeating.tails.close()
+    assert ((tmp_path / "filtered.log").read_text(), repeating.events) == ("p:one x\n", [])
+
+
+@pytest.mark.asyncio
+async def test_characters_that_the_output_does_not_have_are_replaced(tmp_path):
+    out = io.TextIOWrapper(io.BytesIO(), "ascii")
+    repeating = Repeating(tmp_path, out)
+    await repeating.add("loss \u2192 0\n")
+    await repeating.tails.close()
+    assert (out.buffer.getvalue(), repeating.events) == (b"p:loss ? 0\n", [])
+
+
+def test_a_full_disk_for_repeated_lines_leaves_the_agents_exit_code_0(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text("print('one')\n")
+    options = ["--standalone", "--nproc-per-node=1", "--no-fork", "--tee=1", f"--log-dir={tmp_path}", str(script)]
+    with open("/dev/full", "w") as full:
+        argv = [sys.executable, "-m", "turnout.launcher", *options]
+        ended = subprocess.run(argv, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    assert (ended.returncode, "output_lost" in ended.stderr) == (0, True), ended.stderr

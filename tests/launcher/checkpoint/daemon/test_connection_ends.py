@@ -1,15 +1,26 @@
-"""A training process that ends while it connects to the next daemon leaves no connection open."""
+"""The connections of a training process to its daemon: none stays open, and any number of other files may be."""
 
 from __future__ import annotations
 
 import os
+import resource
 import socket
 import threading
+import time
+from contextlib import contextmanager
 
 import pytest
 
-from turnout.launcher.checkpoint.daemon.trainer_client import TrainerClient
-from turnout.launcher.checkpoint.format.daemon_messages import MAX_BYTES, ArenaPath, Hello, RequestRefused, encode
+from turnout.launcher.checkpoint.daemon.trainer_client import MAX_LOSSES, DaemonLost, TrainerClient, fetch_shard
+from turnout.launcher.checkpoint.format.daemon_messages import (
+    MAX_BYTES,
+    ArenaPath,
+    FetchShard,
+    Hello,
+    RequestRefused,
+    ShardFetched,
+    encode,
+)
 from turnout.launcher.env import DAEMON
 from turnout.launcher.framing import read_frame
 
@@ -88,3 +99,46 @@ def test_a_connection_on_which_the_next_daemon_refuses_is_closed(daemon, tmp_pat
     rest(second)
     client.link.reader.join(ANSWERS_S)
     client.close()
+
+
+def test_after_the_last_of_several_lost_daemons_no_other_one_is_tried(daemon, tmp_path):
+    client, connection = client_of(daemon, tmp_path)
+    for _ in range(MAX_LOSSES - 1):
+        connection.close()
+        connection = daemon.accept()
+        connection.sendall(encode(ArenaPath("", 3)))
+    began_s = time.monotonic()
+    connection.close()
+    with pytest.raises(DaemonLost):
+        client.held_steps(1)
+    assert time.monotonic() < began_s + ANSWERS_S
+    client.close()
+
+
+@contextmanager
+def open_files(number):
+    """This many files are open."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limits[1], limits[1]))
+    files = [os.open(os.devnull, os.O_RDONLY) for _ in range(number)]
+    try:
+        yield
+    finally:
+        for file in files:
+            os.close(file)
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+def test_a_process_with_thousands_of_open_files_gets_its_shard(daemon):
+    fetched = ShardFetched("/dev/shm/a.arena", 1, 2)
+
+    def answer():
+        connection = daemon.accept()
+        connection.sendall(encode(fetched))
+        connection.close()
+
+    answers = threading.Thread(target=answer, daemon=True)
+    answers.start()
+    with open_files(1_100):
+        assert fetch_shard(daemon.path, FetchShard(7, 1, 0, 2)) == fetched
+    answers.join(ANSWERS_S)

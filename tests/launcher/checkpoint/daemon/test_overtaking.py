@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from tests.kit.hypothesis_examples import scaled
 from turnout.launcher.checkpoint.arena.arena import Arena
 from turnout.launcher.checkpoint.arena.arena_files import boot_id
-from turnout.launcher.checkpoint.daemon.rank_store import DroppedSave, PersistQueue
+from turnout.launcher.checkpoint.daemon.rank_store import PersistQueue, SupersededSave
 from turnout.launcher.checkpoint.format.arena_layout import PAGE_BYTES, Identity, ShardRecord, newest_generation
 
 BYTES = 100
@@ -52,7 +52,7 @@ class Saves(RuleBasedStateMachine):
         assert epoch == min(self.queued.keys() - {self.now}), "the oldest that waits"
         try:
             self.line.try_begin(epoch)
-        except DroppedSave:
+        except SupersededSave:
             self.gone.add(epoch)
             self.leave(epoch)
         assert epoch in self.gone

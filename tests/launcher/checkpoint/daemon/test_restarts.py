@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import signal
+import socket
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -118,3 +121,43 @@ async def test_what_the_agent_asks_a_daemon_that_dies_is_answered_by_the_next(wo
     asking = asyncio.create_task(worker.agent.held_steps(1))
     await worker.kill()
     assert [each.step for each in await asking] == [3]
+
+
+@contextmanager
+def no_more_files():
+    """This process can open no file, so that it can start no other process either."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+def failed_starts(worker):
+    """What is logged of starts that failed, without the error's words."""
+    return [fields["next_in_s"] for event, fields in worker.said if event == "daemon_not_started"]
+
+
+async def test_a_daemon_that_cannot_start_at_a_connection_is_tried_again(worker):
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.setblocking(False)
+        with no_more_files():
+            await asyncio.get_running_loop().sock_connect(connection, str(worker.daemon.path))
+            await until_async(lambda: failed_starts(worker))
+        await until_async(lambda: worker.pid is not None)
+    assert failed_starts(worker)[0] == 0.5
+
+
+async def test_an_agent_whose_daemon_cannot_start_gets_no_steps_and_goes_on(worker):
+    arena = await worker.connect()
+    await asyncio.to_thread(worker.seal, arena, 3)
+    assert await worker.held() == [3]
+    await asyncio.to_thread(worker.trainer.close)
+    worker.trainer, before = None, worker.pid
+    with no_more_files():
+        os.kill(before, signal.SIGKILL)
+        await until_async(lambda: failed_starts(worker))
+        assert await worker.agent.held_steps(1) == ()
+    await until_async(lambda: worker.pid is not None)
+    assert await worker.agent.held_steps(1) == (HeldStep(3, 0, 2, 1),)

@@ -35,7 +35,7 @@ SHARDS, TORCH = Save(0, 1, 7, "/checkpoints"), Save(0, 1, 7, "/checkpoints", kin
         ),
         pytest.param(SaveState.PERSISTED, 0, SHARDS, [], id="the save of rank 0 ends with the commit"),
         pytest.param(SaveState.PERSISTED, 0, TORCH, [("storage", DONE, True)], id="a torch file needs no commit"),
-        pytest.param(SaveState.DROPPED, 0, SHARDS, [("storage", SUPERSEDED, False)], id="newer saves took its memory"),
+        pytest.param(SaveState.SUPERSEDED, 0, SHARDS, [("storage", SUPERSEDED, False)], id="others took its memory"),
         pytest.param(SaveState.FAILED, 0, SHARDS, [("storage", FAILED, False)], id="storage refused it"),
         pytest.param(SaveState.CORRUPT, 0, None, [("memory", FAILED, False)], id="its memory changed"),
         pytest.param(

@@ -248,6 +248,17 @@ def test_a_file_that_cannot_be_written_is_told_and_memory_has_its_step(flash, tm
     checkpoints.wait_latest_checkpoint(60)
 
 
+@pytest.mark.slow
+def test_a_file_that_cannot_be_written_is_logged_also_after_a_newer_save(flash, tmp_path, caplog):
+    checkpoints = flash(tmp_path)
+    (tmp_path / "file").touch()
+    checkpoints.save_checkpoint(1, {"step": 1}, tmp_path / "file" / "one.pt")
+    checkpoints.save_checkpoint(2, {"step": 2})
+    checkpoints.wait_latest_checkpoint(60)
+    found = until(lambda: [each for each in caplog.records if each.message == "persist_failed"])
+    assert [(each.step, each.reason) for each in found] == [(1, "storage_failed")]
+
+
 @pytest.mark.parametrize(
     ("options", "refusal", "says"),
     [

@@ -123,7 +123,7 @@ async def test_what_can_not_be_brought_is_not_tried_again_in_the_next_round(job)
     job = await saved(job)
     joins = ReplicaDaemon(job.folder / "joins", "joins", 0)
     await joins.round(parts_seat(job, (0, 2)), 7, replicas=0)
-    with pytest.raises(BadCheckpoint, match="nobody is told to have it"):
+    with pytest.raises(BadCheckpoint, match="no worker is known to hold it"):
         await joins.replicator.fetch_shard(FetchShard(7, 1, 1, 3))
     assert await joins.replicator.held_steps(()) == (FETCH_DISABLED,)
     await joins.round(parts_seat(job, (0, 1, 2)), 7, replicas=0)
