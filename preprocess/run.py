@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
+import xxhash
 
 from turnout.preprocess import storage
 from turnout.preprocess.documents import LineReader
@@ -190,26 +191,15 @@ def _resume_or_plan(
     earlier run had other inputs or options, or if an input has changed since; and the errors of choose_engine().
     """
     path = _plan_path(options)
-    if storage.exists(path):
-        try:
-            plan = _plans.decode(storage.read_bytes(path))
-        except msgspec.MsgspecError as error:
-            raise ResumeRefused(f"{path}: not a plan: {error}; remove the folder") from error
-        if (change := first_difference(plan.identity, identity)) is not None:
-            raise ResumeRefused(
-                f"{path}: an earlier run had other inputs or options: {change};"
-                " remove the folder, or choose another prefix"
-            )
-        if (change := _engine_change(Engine(plan.engine), options.engine)) is not None:
-            raise ResumeRefused(f"{path}: {change}; remove the folder, or omit --engine")
-    else:
-        plan = _new_plan(options, sources, tokenizer, identity)
-        with storage.atomic_file(path, durable=True) as file:
-            storage.write_all(file, msgspec.json.encode(plan))
+    if not storage.exists(path):
+        storage.write_once(path, msgspec.json.encode(_new_plan(options, sources, tokenizer, identity)))
+    content = storage.read_bytes(path)  # with --indexes perhaps the plan of a process that started at the same time
+    plan = _usable_plan(path, content, identity, options)
     engine = Engine(plan.engine)
     log.info("engine_chosen", extra={"engine": engine.value, "reason": plan.engine_reason})
     settings = ShardSettings(
         folder=shards_folder(options.output_prefix),
+        plan_xxh3=xxhash.xxh3_128_hexdigest(content),
         sources=sources,
         keys=options.keys,
         tokenizer=msgspec.structs.replace(tokenizer, engine=engine, cache_bytes=cache_bytes(options.workers)),
@@ -222,6 +212,24 @@ def _resume_or_plan(
     )
     share = tuple(chunk for chunk in plan.chunks if chunk.index % options.share.count == options.share.index)
     return PreprocessRun(options, settings, plan, share, _finished_shards(settings, share), lock)
+
+
+def _usable_plan(path: str, content: bytes, identity: RunIdentity, options: Options) -> RunPlan:
+    """Return the plan in a file, if a run with this identity and these options can follow it; else raise ResumeRefused.
+
+    path: of the plan, for the message. content: of the file.
+    """
+    try:
+        plan = _plans.decode(content)
+    except msgspec.MsgspecError as error:
+        raise ResumeRefused(f"{path}: not a plan: {error}; remove the folder") from error
+    if (change := first_difference(plan.identity, identity)) is not None:
+        raise ResumeRefused(
+            f"{path}: an earlier run had other inputs or options: {change}; remove the folder, or choose another prefix"
+        )
+    if (change := _engine_change(Engine(plan.engine), options.engine)) is not None:
+        raise ResumeRefused(f"{path}: {change}; remove the folder, or omit --engine")
+    return plan
 
 
 def cache_bytes(workers: int) -> int:
@@ -263,12 +271,15 @@ def _finished_shards(settings: ShardSettings, share: Sequence[TextChunk]) -> dic
 def _finished_record(settings: ShardSettings, chunk: TextChunk) -> ShardRecord | None:
     """Return the record of a chunk's finished shard, which must exist; None if the shard has to be made again.
 
-    That is the case if its record or its files are damaged, or if it has faults that this run's --on-error handles
-    differently. Raises ResumeRefused if the input has changed since the shard was made, or cannot be read.
+    That is the case if its record or its files are damaged, if it was made by another plan, or if it has faults that
+    this run's --on-error handles differently. Raises ResumeRefused if the input has changed since the shard was made,
+    or cannot be read.
     """
     try:
         record = shard_record_decoder.decode(storage.read_bytes(record_path(settings.folder, chunk.index)))
     except msgspec.MsgspecError:
+        return None
+    if record.plan_xxh3 != settings.plan_xxh3:  # of a process that went on after the folder was removed
         return None
     try:
         is_same = input_digests(settings, chunk) == record.input_xxh3
@@ -290,19 +301,23 @@ def merge_if_complete(run: PreprocessRun, records: Sequence[ShardRecord]) -> Tot
     """Merge all shards into the output, remove them, and return the totals.
 
     Call it in the block of prepare_run(), after all of `run.pending` are made. records: of these shards. None if shards
-    of other processes are missing, or if another process merges now. A damaged shard of another process is made again
-    here. Raises ResumeRefused if an input has changed its size during the run, RunInProgress if another run took the
-    lock, and the errors of make_shard().
+    of other processes are missing or were made by another plan, or if another process merges now. If another process
+    has merged, only the totals are returned. A damaged shard of another process is made again here. Raises
+    ResumeRefused if the plan in the folder is no longer the plan of this run, or if an input has changed its size
+    during the run, OutputExists if the output was made from something else meanwhile, RunInProgress if another run took
+    the lock, and the errors of make_shard().
     """
+    if run.options.share.count > 1 and (totals := _complete_output(run.options, run.plan.identity)) is not None:
+        return totals
     run.lock.verify()
+    _verify_plan(run)
     by_index = run.finished | {record.index: record for record in records}
     if run.options.share.count > 1:
         for chunk in run.plan.chunks:
-            path = record_path(run.settings.folder, chunk.index)
             if chunk.index not in by_index:
-                if not storage.exists(path):
+                if (record := _record_of_another_share(run.settings, chunk)) is None:
                     return None
-                by_index[chunk.index] = _record_of_another_share(run.settings, chunk)
+                by_index[chunk.index] = record
         try:
             with run_lock(f"{run.settings.folder}/merge.lock"):
                 return _merge(run, by_index)
@@ -311,15 +326,31 @@ def merge_if_complete(run: PreprocessRun, records: Sequence[ShardRecord]) -> Tot
     return _merge(run, by_index)
 
 
-def _record_of_another_share(settings: ShardSettings, chunk: TextChunk) -> ShardRecord:
-    """Return the record of a shard that another process has finished.
+def _verify_plan(run: PreprocessRun) -> None:
+    """Raise ResumeRefused if the plan in the folder is not the plan that this run follows."""
+    path = _plan_path(run.options)
+    try:
+        content = storage.read_bytes(path)
+    except FileNotFoundError:
+        content = b""
+    if xxhash.xxh3_128_hexdigest(content) != run.settings.plan_xxh3:
+        raise ResumeRefused(f"{path}: the plan was removed or replaced during this run; start again")
+
+
+def _record_of_another_share(settings: ShardSettings, chunk: TextChunk) -> ShardRecord | None:
+    """Return the record of a shard that another process has finished; None if it has not, or has followed another plan.
 
     If the record or the files are incomplete, as after a power cut, the shard is made again here.
     """
+    path = record_path(settings.folder, chunk.index)
+    if not storage.exists(path):
+        return None
     try:
-        record = shard_record_decoder.decode(storage.read_bytes(record_path(settings.folder, chunk.index)))
+        record = shard_record_decoder.decode(storage.read_bytes(path))
     except msgspec.MsgspecError:
         return make_shard(settings, chunk)
+    if record.plan_xxh3 != settings.plan_xxh3:
+        return None
     return record if is_shard_intact(settings, record) else make_shard(settings, chunk)
 
 

@@ -141,6 +141,30 @@ def atomic_file(path: str, *, durable: bool = False, staging: str | None = None)
         raise
 
 
+def write_once(path: str, content: bytes) -> None:
+    """Write a file if it does not exist, atomically, and durably on a disk. Raises OSError.
+
+    If several processes do this at the same time, one of them writes the file. On object storage, and on a disk
+    without hard links, a later one may replace it. path: a path or a URL.
+    """
+    if exists(path):
+        return
+    if is_remote(path):
+        with atomic_file(path) as file:
+            write_all(file, content)
+        return
+    temporary = f"{path}.{uuid.uuid4().hex}.tmp"
+    with atomic_file(temporary, durable=True) as file:
+        write_all(file, content)
+    try:
+        os.link(temporary, path)
+        os.unlink(temporary)
+    except FileExistsError:
+        os.unlink(temporary)
+    except OSError:  # a file system without hard links
+        os.replace(temporary, path)
+
+
 def write_all(file: IO[bytes], content: Any) -> None:
     """Write a whole buffer to a file, in several steps if an unbuffered file accepts only a part of it.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import tracemalloc
 from contextlib import suppress
 from dataclasses import replace
@@ -16,7 +17,7 @@ from tests.preprocess import corpus
 from turnout.preprocess import storage
 from turnout.preprocess.dataset import Dataset, check_dataset
 from turnout.preprocess.errors import BadDocument, BadOption, OutputExists, ResumeRefused, RunInProgress
-from turnout.preprocess.options import Engine, OnError, TokenizerFiles, TokenizerType, WorkShare
+from turnout.preprocess.options import Engine, InputLimits, OnError, TokenizerFiles, TokenizerType, WorkShare
 from turnout.preprocess.progress import progress_of
 from turnout.preprocess.run import Totals, merge_if_complete, prepare_run
 from turnout.preprocess.run_lock import LockHolder, RunLock, run_lock
@@ -417,6 +418,37 @@ class TestShares:
             assert merge_if_complete(one, [make_shard(one.settings, chunk) for chunk in one.pending]) is None
             assert merge_if_complete(other, [make_shard(other.settings, chunk) for chunk in other.pending]) is None
         assert corpus.run(shares[2]) is not None
+
+    def test_a_share_whose_plan_was_replaced_loses_no_document(self, tmp_path):
+        shares = self._options(tmp_path)
+        replanned = [replace(share, limits=InputLimits(chunk_bytes=900)) for share in shares]
+        with prepare_run(shares[1]) as old:
+            shutil.rmtree(f"{shares[0].output_prefix}.shards")
+            assert [corpus.run(replanned[0]), corpus.run(replanned[2])] == [None, None]
+            records = [make_shard(old.settings, chunk) for chunk in old.pending]
+            assert corpus.run(replanned[0]) is None
+            with pytest.raises(ResumeRefused, match="replaced during this run; start again"):
+                merge_if_complete(old, records)
+        assert corpus.run(replanned[1]).documents == len(DOCUMENTS)
+        assert corpus.output(shares[0]) == corpus.reference(DOCUMENTS)
+
+    def test_a_share_whose_dataset_another_one_merged_is_done(self, tmp_path):
+        shares = self._options(tmp_path)
+        corpus.run(shares[2])
+        with prepare_run(shares[0]) as one, prepare_run(shares[1]) as other:
+            records = [make_shard(one.settings, chunk) for chunk in one.pending]
+            totals = merge_if_complete(other, [make_shard(other.settings, chunk) for chunk in other.pending])
+            assert merge_if_complete(one, records) == totals is not None
+
+    @pytest.mark.parametrize(
+        "second", [pytest.param(b"second", id="another plan"), pytest.param(b"first", id="the same plan")]
+    )
+    def test_the_first_plan_that_is_written_stays(self, second, tmp_path):
+        path = str(tmp_path / "plan.json")
+        storage.write_once(path, b"first")
+        storage.write_once(path, second)
+        assert [entry.name for entry in tmp_path.iterdir()] == ["plan.json"]
+        assert storage.read_bytes(path) == b"first"
 
 
 @pytest.mark.contract("DL-78")
