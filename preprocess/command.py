@@ -118,7 +118,8 @@ def _summary(run_options: Options, totals: Totals | None) -> str:
 
 
 def _check(prefix: str, output_format: str, program: str) -> int:
-    """Check a dataset, print its summary to stdout or its first fault to stderr, and return the exit code, 0 or 1.
+    """Check a dataset, print its summary to stdout or its first fault to stderr, and return the exit code: 0 or 1,
+    and 2 for a URL that cannot be opened here.
 
     prefix: the path of the dataset without suffix. output_format: text or json. program: the name of the command, for
     messages.
@@ -127,6 +128,8 @@ def _check(prefix: str, output_format: str, program: str) -> int:
 
     try:
         summary = dataset.check_dataset(prefix)
+    except BadOption as error:
+        return _report_failure(program, str(error), 2)
     except (BrokenDataset, OSError) as error:
         return _report_failure(program, str(error), 1)
     print(summary.text() if output_format == "text" else json.dumps(dataclasses.asdict(summary)))

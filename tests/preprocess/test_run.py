@@ -539,6 +539,13 @@ class TestObjectStorage:
                 run.lock.check()
         assert not memory.exists("/data/out.shards/run-0.lock")
 
+    def test_a_glob_gives_files_and_no_folders(self, tmp_path):
+        of, memory = self._options(tmp_path)
+        memory.pipe_file("/corpus/dir.jsonl/y.jsonl", corpus.lines(["other"]))
+        memory.pipe_file("/corpus/plain/y.jsonl", corpus.lines(["other"]))
+        corpus.run(replace(of, inputs=("memory://corpus/*",)))
+        assert memory.cat_file("/data/out_text_document.bin") == corpus.reference(DOCUMENTS)[0]
+
     def test_a_file_that_fails_to_be_written_does_not_appear(self, tmp_path):
         _, memory = self._options(tmp_path)
         with suppress(ValueError), storage.atomic_file("memory://data/x") as file:
