@@ -104,6 +104,11 @@ def run_record_path(prefix: str) -> str:
     return f"{prefix}.preprocess.json"
 
 
+def _left_out_paths(prefix: str) -> tuple[str, str]:
+    """Return the paths of the list of faults and of the rejected lines beside the datasets. prefix: of the output."""
+    return f"{prefix}.faults.jsonl", f"{prefix}.quarantine.jsonl"
+
+
 @contextmanager
 def prepare_run(options: Options) -> Iterator[PreprocessRun | Totals]:
     """Plan a run or continue an earlier one, and hold the lock on its output while the block runs.
@@ -136,6 +141,8 @@ def _complete_output(options: Options, identity: RunIdentity) -> Totals | None:
     Raises OutputExists if the output was made from other inputs or options, or by another program.
     """
     path = run_record_path(options.output_prefix)
+    datasets = ", ".join(dataset_path(options.output_prefix, key, "bin and .idx") for key in options.keys)
+    remedy = f"remove {path}, {datasets}, or choose another prefix"
     if storage.exists(path):
         try:
             record = msgspec.json.decode(storage.read_bytes(path))
@@ -143,22 +150,19 @@ def _complete_output(options: Options, identity: RunIdentity) -> Totals | None:
             totals = msgspec.convert(record["totals"], Totals)
             made_by = Engine(record["tokenizer"]["engine"])
         except (msgspec.MsgspecError, KeyError, TypeError, ValueError) as error:
-            raise OutputExists(f"{path}: not a record of a run: {error}; remove it") from error
+            raise OutputExists(f"{path}: not a record of a run: {error}; {remedy}") from error
         if (change := first_difference(made_from, identity)) is not None:
             raise OutputExists(
-                f"{path}: the dataset exists and was made from other inputs or options: {change};"
-                " remove it or choose another prefix"
+                f"{path}: the dataset exists and was made from other inputs or options: {change}; {remedy}"
             )
         if (change := _engine_change(made_by, options.engine)) is not None:
-            raise OutputExists(f"{path}: the dataset exists: {change}; remove it or choose another prefix")
+            raise OutputExists(f"{path}: the dataset exists: {change}; {remedy}")
         return totals
     if not storage.exists(_plan_path(options)):
         for key in options.keys:
             for suffix in ("idx", "bin"):
                 if storage.exists(dataset := dataset_path(options.output_prefix, key, suffix)):
-                    raise OutputExists(
-                        f"{dataset}: exists without the record of a run; remove it or choose another prefix"
-                    )
+                    raise OutputExists(f"{dataset}: exists without the record of a run; {remedy}")
     return None
 
 
@@ -420,16 +424,22 @@ def _run_record(
 def _write_left_out(run: PreprocessRun, shards: Sequence[tuple[TextChunk, ShardRecord]]) -> None:
     """Write the list of faults and, with --on-error quarantine, the raw lines of faulty documents, beside the output.
 
-    shards: all chunks in the order of the input, with their records. Without faults nothing is written.
+    shards: all chunks in the order of the input, with their records. A list that would be empty is not written, and
+    that of an earlier run with the same prefix is removed.
     """
-    prefix, settings = run.options.output_prefix, run.settings
-    if any(record.faults for _, record in shards):
-        with storage.atomic_file(f"{prefix}.faults.jsonl", durable=True, staging=settings.folder) as file:
+    settings = run.settings
+    faults_path, rejected_path = _left_out_paths(run.options.output_prefix)
+    if not any(record.faults for _, record in shards):
+        storage.remove(faults_path)
+    else:
+        with storage.atomic_file(faults_path, durable=True, staging=settings.folder) as file:
             for source, line, fault in located_faults(settings.sources, shards):
                 entry = {"file": source.path, "line": line, "reason": fault.reason.value, "detail": fault.detail}
                 storage.write_all(file, msgspec.json.encode(entry) + b"\n")
-    if any(record.has_rejected_lines for _, record in shards):
-        with storage.atomic_file(f"{prefix}.quarantine.jsonl", durable=True, staging=settings.folder) as file:
+    if not any(record.has_rejected_lines for _, record in shards):
+        storage.remove(rejected_path)
+    else:
+        with storage.atomic_file(rejected_path, durable=True, staging=settings.folder) as file:
             for _, record in shards:
                 if record.has_rejected_lines:
                     path = shard_path(settings.folder, record.index, "rejected")

@@ -161,8 +161,10 @@ def test_another_tokenizer_is_rejected(capsys, tmp_path):
             id="an output whose package is missing",
         ),
         pytest.param(
-            ["--input", "bad.jsonl", "--output-prefix", "out"]
-            + ["--tokenizer-type", "HFTokenizer", "--vocab-file", "nosuch://x/tokenizer.json"],
+            [
+                *("--input", "bad.jsonl", "--output-prefix", "out"),
+                *("--tokenizer-type", "HFTokenizer", "--vocab-file", "nosuch://x/tokenizer.json"),
+            ],
             2,
             "nosuch://x/tokenizer.json: Protocol not known: nosuch",
             id="a vocabulary of an unknown scheme",

@@ -217,6 +217,15 @@ class TestFaults:
         else:
             assert not quarantine.exists()
 
+    def test_a_dataset_without_faults_has_no_lists_of_an_earlier_one(self, chunk_bytes, tmp_path):
+        of = _faulty(tmp_path, chunk_bytes=chunk_bytes, on_error=OnError.QUARANTINE)
+        corpus.run(of)
+        for path in [*tmp_path.glob("out.preprocess.json"), *tmp_path.glob("out_text_document.*")]:
+            path.unlink()
+        (tmp_path / "b.jsonl").write_bytes(corpus.lines(["repaired"]))
+        corpus.run(of)
+        assert not [*tmp_path.glob("out.faults.jsonl"), *tmp_path.glob("out.quarantine.jsonl")]
+
     def test_a_stopped_run_goes_on_with_another_policy(self, chunk_bytes, tmp_path):
         of = _faulty(tmp_path, chunk_bytes=chunk_bytes)
         with pytest.raises(BadDocument):
@@ -362,7 +371,8 @@ class TestResume:
     def test_an_output_of_something_else_is_kept(self, tmp_path):
         of = self._begun(tmp_path)
         corpus.run(of)
-        with pytest.raises(OutputExists, match="append_eod was True, is False"):
+        files = r"out\.preprocess\.json, .*/out_text_document\.bin and \.idx, or choose another prefix"
+        with pytest.raises(OutputExists, match=f"append_eod was True, is False; remove .*/{files}"):
             corpus.run(replace(of, append_eod=False))
         with pytest.raises(OutputExists, match="engine was gigatoken, is reference"):
             corpus.run(replace(of, engine=Engine.REFERENCE))
