@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import resource
 import subprocess
@@ -181,6 +182,16 @@ def test_a_wrong_command_is_told_in_one_line(words, status, message, capsys, tmp
     error = capsys.readouterr().err
     assert message in error
     assert len([line for line in error.splitlines() if not line.startswith("engine_chosen")]) == 1
+
+
+def test_a_closed_output_of_a_check_is_no_traceback(tmp_path):
+    assert command.main(arguments(tmp_path)) == 0
+    reader, writer = os.pipe()
+    os.close(reader)
+    words = [sys.executable, "-m", "turnout.preprocess", "check", str(tmp_path / "result_text_document")]
+    process = subprocess.run(words, cwd=ROOT, stdout=writer, stderr=subprocess.PIPE, text=True, timeout=60)
+    os.close(writer)
+    assert (process.returncode, process.stderr) == (141, "")
 
 
 @pytest.mark.contract("DL-71", "DL-76")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import tracemalloc
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,13 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.preprocess import corpus
-from turnout.preprocess import storage
 from turnout.preprocess.dataset import Dataset, check_dataset
 from turnout.preprocess.errors import BadDocument, BadOption, OutputExists, ResumeRefused, RunInProgress
 from turnout.preprocess.options import Engine, InputLimits, OnError, TokenizerFiles, TokenizerType, WorkShare
 from turnout.preprocess.progress import progress_of
 from turnout.preprocess.run import Totals, merge_if_complete, prepare_run
 from turnout.preprocess.run_lock import LockHolder, RunLock, run_lock
+from turnout.preprocess.run_record import RunIdentity, first_difference
 from turnout.preprocess.shards import LINES_BYTES, make_shard, record_path
 
 DOCUMENTS = corpus.texts(120)
@@ -348,6 +347,13 @@ class TestResume:
         with pytest.raises(ResumeRefused, match=what):
             corpus.run(replace(of, **changes))
 
+    def test_an_input_of_another_format_is_named(self):
+        one, other = (
+            RunIdentity((("a.gz", form, 5),), ("text",), "HF", "0", None, False, False, 1, 1, 1)
+            for form in ("jsonl.gz", "tar.gz")
+        )
+        assert first_difference(one, other) == "input a.gz (jsonl.gz, 5 bytes) is now a.gz (tar.gz, 5 bytes)"
+
     def test_a_torn_shard_is_made_again(self, tmp_path):
         of = self._begun(tmp_path)
         shard = Path(f"{of.output_prefix}.shards/00000001.0.tokens")
@@ -450,16 +456,6 @@ class TestShares:
             totals = merge_if_complete(other, [make_shard(other.settings, chunk) for chunk in other.pending])
             assert merge_if_complete(one, records) == totals is not None
 
-    @pytest.mark.parametrize(
-        "second", [pytest.param(b"second", id="another plan"), pytest.param(b"first", id="the same plan")]
-    )
-    def test_the_first_plan_that_is_written_stays(self, second, tmp_path):
-        path = str(tmp_path / "plan.json")
-        storage.write_once(path, b"first")
-        storage.write_once(path, second)
-        assert [entry.name for entry in tmp_path.iterdir()] == ["plan.json"]
-        assert storage.read_bytes(path) == b"first"
-
 
 @pytest.mark.contract("DL-78")
 def test_the_record_says_where_the_dataset_came_from(tmp_path):
@@ -555,20 +551,6 @@ class TestObjectStorage:
         memory.pipe_file("/corpus/plain/y.jsonl", corpus.lines(["other"]))
         corpus.run(replace(of, inputs=("memory://corpus/*",)))
         assert memory.cat_file("/data/out_text_document.bin") == corpus.reference(DOCUMENTS)[0]
-
-    def test_a_file_that_fails_to_be_written_does_not_appear(self, tmp_path):
-        _, memory = self._options(tmp_path)
-        with suppress(ValueError), storage.atomic_file("memory://data/x") as file:
-            file.write(b"half")
-            raise ValueError("midway")
-        assert not memory.exists("/data/x")
-
-    def test_a_file_that_fails_to_be_replaced_keeps_its_content(self, tmp_path):
-        (tmp_path / "x").write_bytes(b"old")
-        with suppress(ValueError), storage.atomic_file(f"file://{tmp_path}/x") as file:
-            file.write(b"half")
-            raise ValueError("midway")
-        assert (tmp_path / "x").read_bytes() == b"old"
 
 
 def test_an_end_that_the_vocabulary_lacks_is_refused(tmp_path):
