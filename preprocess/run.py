@@ -311,8 +311,18 @@ def merge_if_complete(run: PreprocessRun, records: Sequence[ShardRecord]) -> Tot
     during the run, OutputExists if the output was made from something else meanwhile, RunInProgress if another run took
     the lock, and the errors of make_shard().
     """
-    if run.options.share.count > 1 and (totals := _complete_output(run.options, run.plan.identity)) is not None:
-        return totals
+    try:
+        return _merge_shares(run, records)
+    except (OSError, RunInProgress, ResumeRefused):
+        if run.options.share.count > 1 and (totals := _complete_output(run.options, run.plan.identity)) is not None:
+            return totals  # another process has merged meanwhile, and has removed the folder of the shards
+        raise
+
+
+def _merge_shares(run: PreprocessRun, records: Sequence[ShardRecord]) -> Totals | None:
+    """Merge all shards as merge_if_complete() says. Raise OSError, RunInProgress or ResumeRefused also if another
+    process removes the folder of the shards meanwhile.
+    """
     run.lock.verify()
     _verify_plan(run)
     by_index = run.finished | {record.index: record for record in records}
@@ -324,7 +334,7 @@ def merge_if_complete(run: PreprocessRun, records: Sequence[ShardRecord]) -> Tot
                 by_index[chunk.index] = record
         try:
             with run_lock(f"{run.settings.folder}/merge.lock"):
-                return _merge(run, by_index)
+                return _complete_output(run.options, run.plan.identity) or _merge(run, by_index)
         except RunInProgress:
             return None
     return _merge(run, by_index)
