@@ -15,7 +15,9 @@ import msgspec
 from turnout.jobs.model import JobKey, Sizes
 from turnout.kube import labels
 
-MAX_TERMS, MAX_STRIKES = 6_000, 500  # that are written: a ConfigMap holds 1 MiB
+# How many are written, because a ConfigMap holds 1 MiB. After a change of leader, a job beyond them has the terms of
+# its present object, which its owner may have changed since workers were lent. A strike beyond them is forgotten.
+MAX_TERMS, MAX_STRIKES = 6_000, 500
 _KEPT_ANNOTATIONS = (labels.MIN_WORKERS, labels.MAX_WORKERS, labels.UNIT)
 _MAX_TEXT = 14  # characters of a kept annotation
 Owner = JobKey | str  # a job, or a namespace
@@ -69,8 +71,9 @@ def encode(memory: Memory, now_s: float) -> dict[str, str]:
 def read(data: Mapping[str, str], now_s: float) -> Memory:
     """Return the memory that a leader has written, with times as of `now_s`, seconds since 1970.
 
-    data: of the ConfigMap, {} for none. A part that cannot be read counts as absent, and an entry with impossible
-    numbers is left out. A clock that was set back counts as no time.
+    data: of the ConfigMap, {} for none. A part that cannot be read counts as absent. An entry is left out if its min,
+    unit or count of strikes is not above 0, or a time is negative; other numbers are not checked. A clock that was set
+    back counts as no time.
     """
     terms = _decode_or_none(data.get("terms", "{}"), dict[str, tuple[int, int, bool, bool, tuple[str, str, str]]]) or {}
     strikes = _decode_or_none(data.get("strikes", "[]"), list[tuple[str, int, float, float]]) or []
@@ -84,7 +87,7 @@ def read(data: Mapping[str, str], now_s: float) -> Memory:
         tuple(
             Strike(_owner(name), times, age_s + since_s, max(0.0, left_s - since_s))
             for name, times, age_s, left_s in strikes
-            if times > 0
+            if times > 0 and min(age_s, left_s) >= 0
         ),
     )
 

@@ -119,6 +119,9 @@ def pool_of(queue: str, shape: PodShape) -> Pool:
     return Pool(queue, shape)
 
 
+Identity = object  # of a JobState, as a key in mappings; see JobState.identity
+
+
 @dataclass(frozen=True, slots=True)
 class JobState:
     """One job and its workers at one moment, with the values that every decision asks of it, computed once."""
@@ -160,7 +163,7 @@ class JobState:
     # The step of a job whose size neither time nor room can change; None for any other job.
     hold_step: Step | None = field(init=False, compare=False, repr=False)
     # A key of this state in mappings. It equals only itself, and is hashed faster than a JobKey.
-    identity: object = field(init=False, compare=False, repr=False)
+    identity: Identity = field(init=False, compare=False, repr=False)
     # The last step that `hold` returned; empty before.
     _last_hold: list[Step] = field(init=False, compare=False, repr=False)
 

@@ -13,7 +13,7 @@ from turnout.jobs.kinds.registry import KINDS as JOB_KINDS
 from turnout.kube import labels
 
 READ = ("list", "watch")  # verbs
-NOTES = "turnout.dev/"  # prefix of our own annotations
+ANNOTATION_PREFIX = "turnout.dev/"  # prefix of our own annotations
 # Annotations of pods that tell which pods may be evicted.
 POD_NOTES = (labels.SAFE_TO_EVICT, labels.VOLCANO_PREEMPTABLE, labels.VOLCANO_TASK_PRIORITY)
 
@@ -71,15 +71,18 @@ OBSERVE = (
     *(kind.reads for kind in KINDS.values()),
     Rule("", ("events",), ("create", "patch")),
 )
-MARK_PODS = (Rule("", ("pods",), ("patch",)),)
+MARK_PODS_RULES = (Rule("", ("pods",), ("patch",)),)
 TAINT_NODES = (Rule("", ("nodes",), ("get", "patch")),)
 
 # In its own namespace.
 CONFIGMAPS = ("node-topology-config", "turnout-autoscaler", "turnout-reservations")  # map, orders, reserved nodes
 MEMORY = "turnout-autoscaler-memory"  # the ConfigMap of leader memory
-GIVEN = (Rule("", ("configmaps",), ("get", *READ), (*CONFIGMAPS,)),)
-TELL = (Rule("", ("configmaps",), ("create", "delete", "patch")), Rule("", ("configmaps",), ("get",), (MEMORY,)))
-LEAD = (Rule("coordination.k8s.io", ("leases",), ("get", "patch"), ("turnout-autoscaler",)),)
+NAMED_CONFIGMAPS = (Rule("", ("configmaps",), ("get", *READ), (*CONFIGMAPS,)),)
+STATUS_RULES = (
+    Rule("", ("configmaps",), ("create", "delete", "patch")),
+    Rule("", ("configmaps",), ("get",), (MEMORY,)),
+)
+LEASE_RULES = (Rule("coordination.k8s.io", ("leases",), ("get", "patch"), ("turnout-autoscaler",)),)
 
 # For a person: what `turnout check` looks at besides.
 CHECKED = (
@@ -95,4 +98,4 @@ REVIEWED = (
     Rule("authorization.k8s.io", ("subjectaccessreviews",), ("create",)),
 )
 _TREES = Rule("scheduling.k8s.io", ("compositepodgroups",), ("list",))
-LANDING = (Rule("apps", ("statefulsets",), ("list",)), _TREES)
+LANDING_RULES = (Rule("apps", ("statefulsets",), ("list",)), _TREES)

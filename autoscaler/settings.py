@@ -86,7 +86,7 @@ class Settings:
             check_name(name, flag)
         parse_address(self.metrics_bind, "--metrics-bind")
         check_url(self.docs_base_url, "--docs-base-url")
-        if self.owner_label and not re.fullmatch(_QUALIFIED_NAME, self.owner_label):
+        if self.owner_label and not _is_key(self.owner_label):
             raise BadSetting(f"--owner-label is {self.owner_label!r}: it must be the key of a label, such as a.b/owner")
         if not 2 <= self.lease_seconds <= 3600:
             raise BadSetting(f"--lease-seconds is {self.lease_seconds}: it must be from 2 to 3600")
@@ -97,7 +97,7 @@ class Settings:
             ("--headroom-gpus", self.headroom_gpus),
         ):
             if not 0 <= value < float("inf"):
-                raise BadSetting(f"{flag} is {value}: it must not be negative")
+                raise BadSetting(f"{flag} is {value}: it must be a finite number of at least 0")
         for flag, value in (("--least-gain", self.least_gain), ("--restart-budget", self.restart_budget)):
             if not 0 <= value < 1:
                 raise BadSetting(f"{flag} is {value}: it must be from 0 to below 1")
@@ -110,7 +110,7 @@ class Settings:
 
     def _check_taints(self) -> None:
         """Raise BadSetting for an invalid setting about taints."""
-        if not re.fullmatch(_QUALIFIED_NAME, self.taint_key) or len(self.taint_key.rpartition("/")[2]) > 63:
+        if not _is_key(self.taint_key):
             raise BadSetting(f"--taint-key is {self.taint_key!r}: it must be the key of a taint, such as a.b/c")
         if not 0 < self.taint_share <= 1:
             raise BadSetting(f"--taint-share is {self.taint_share}: it must be above 0 and at most 1")
@@ -138,6 +138,11 @@ class Settings:
             payback_s=self.payback_s,
             restart_budget_share=self.restart_budget,
         )
+
+
+def _is_key(key: str) -> bool:
+    """Return True if a text can be the key of a label or taint: its name has at most 63 characters."""
+    return re.fullmatch(_QUALIFIED_NAME, key) is not None and len(key.rpartition("/")[2]) <= 63
 
 
 def read_settings(argv: Sequence[str] | None) -> Settings:

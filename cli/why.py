@@ -161,7 +161,7 @@ def _room_text(room: RoomSection) -> str:
         let_in += f"; the others: {why}"
     if not room.fits:
         text = f"{let_in}; no whole worker fits now"
-        return text + ("" if room.fits_when_empty else ", nor would one if every job were gone")
+        return text + ("" if room.fits_when_empty else ", and none would fit in the empty cluster")
     fit = "fits" if room.fits == 1 else "fit"
     return f"{let_in}; {count(room.fits, 'whole worker')} {fit} now, on {count(room.with_room, 'node')}"
 
@@ -174,7 +174,7 @@ def _gang_text(chain: Chain) -> str:
         if gang.bound < gang.existing < gang.minimum:
             text += f"; {gang.existing} exist"
         if chain.room.fits_when_empty < gang.missing:
-            text += f", and not more than {chain.room.fits_when_empty} would fit if every job were gone"
+            text += f", and at most {chain.room.fits_when_empty} would fit in the empty cluster"
     else:
         text = f"{count(gang.bound, 'worker')} with a node; it needs {gang.minimum}"
     text += f"; it may have {gang.maximum}" if gang.maximum > gang.minimum else ""

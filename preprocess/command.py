@@ -1,6 +1,7 @@
 """The command line: make a dataset, or check one.
 
-Exit codes: 0 done, 1 failed or not valid, 2 for a wrong command or a missing package, 130 after Ctrl-C.
+Exit codes: 0 done, 1 failed or not valid, 2 for a wrong command or a missing package, 130 after Ctrl-C,
+141 if the reader of the output has closed it.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import argparse
 import dataclasses
 import json
 import logging
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -23,6 +25,7 @@ if TYPE_CHECKING:  # numpy and msgspec take a tenth of a second, which a help do
 
 Runner = Callable[[Options], "Totals | None"]  # makes a dataset; None if another process will complete it
 
+BROKEN_PIPE = 141  # the exit code that a shell reports for SIGPIPE
 DESCRIPTION = "Turn text into Megatron's indexed datasets, <prefix>_<key>_document.bin and .idx."
 CHECK_EPILOG = """examples:
   turnout preprocess check data/corpus_text_document  # the path without .bin and .idx
@@ -34,12 +37,19 @@ EPILOG = "If a run was stopped, the same command continues it from its finished 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run `python -m turnout.preprocess` and return its exit code. argv: None for the arguments of the process.
 
-    Exits with 2 if the arguments cannot be parsed.
+    Exits with 2 if the arguments cannot be parsed. The code is 141 if the reader of stdout has closed it.
     """
     program = "python -m turnout.preprocess"
     parser = argparse.ArgumentParser(prog=program, allow_abbrev=False, description=DESCRIPTION, epilog=EPILOG)
     add_arguments(parser)
-    return run(parser.parse_args(argv), program)
+    arguments = parser.parse_args(argv)
+    try:
+        status = run(arguments, program)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter flushes once more at its end
+        return BROKEN_PIPE
+    return status
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -118,7 +128,8 @@ def _summary(run_options: Options, totals: Totals | None) -> str:
 
 
 def _check(prefix: str, output_format: str, program: str) -> int:
-    """Check a dataset, print its summary to stdout or its first fault to stderr, and return the exit code, 0 or 1.
+    """Check a dataset, print its summary to stdout or its first fault to stderr, and return the exit code: 0 or 1,
+    and 2 for a URL that cannot be opened here.
 
     prefix: the path of the dataset without suffix. output_format: text or json. program: the name of the command, for
     messages.
@@ -127,6 +138,8 @@ def _check(prefix: str, output_format: str, program: str) -> int:
 
     try:
         summary = dataset.check_dataset(prefix)
+    except BadOption as error:
+        return _report_failure(program, str(error), 2)
     except (BrokenDataset, OSError) as error:
         return _report_failure(program, str(error), 1)
     print(summary.text() if output_format == "text" else json.dumps(dataclasses.asdict(summary)))

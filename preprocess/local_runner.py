@@ -63,7 +63,7 @@ def make_shards(run: PreprocessRun, report: Callable[[str], None]) -> list[Shard
         suspects, waiting = _run_in_pool(run.settings, min(run.options.workers, len(waiting)), waiting, count_finished)
         for chunk in suspects:  # one at a time, so that the chunk that ends its worker is known
             if _run_in_pool(run.settings, 1, [chunk], count_finished)[0]:
-                raise LostWorker(_lost_text(run.settings, chunk))
+                raise LostWorker(_lost_text(run, chunk))
     if records:
         report(progress.line(time.monotonic()))
     return records
@@ -77,9 +77,9 @@ def _run_in_pool(
 ) -> tuple[list[TextChunk], list[TextChunk]]:
     """Process chunks in a pool of `workers` processes until all are finished or a worker process ends.
 
-    count_finished: receives each finished chunk and its record. Return (chunks in progress when a worker ended, chunks
-    that had not begun), both empty if all chunks are finished. Raises the errors of make_shard() after the workers have
-    ended.
+    count_finished: receives each finished chunk and its record. Return (chunks that were submitted and not finished,
+    chunks that were not submitted), both empty if all chunks are finished. Raises the errors of make_shard() after the
+    workers have ended.
     """
     queue = deque(chunks)
     running: dict[Future[ShardRecord], TextChunk] = {}
@@ -134,17 +134,19 @@ def _process(chunk: TextChunk) -> ShardRecord:
     return make_shard(_settings, chunk)
 
 
-def _lost_text(settings: ShardSettings, chunk: TextChunk) -> str:
+def _lost_text(run: PreprocessRun, chunk: TextChunk) -> str:
     """Return the message about a chunk whose worker process ended twice: the file and byte range of its first piece,
-    the number of its other files, and the options to change.
+    the number of its other files, and what to do.
     """
+    settings = run.settings
     piece = chunk.pieces[0]
     path = settings.sources[piece.source].path
     count = len({each.source for each in chunk.pieces}) - 1
     further = f" and {count} more file{'s' if count > 1 else ''}" if count else ""
+    others = "end the other processes of --indexes, " if run.options.share.count > 1 else ""
     return (
         f"{path}, bytes {piece.start} to {piece.end}{further}: a worker process ended twice at this chunk, often"
-        f" because of too little memory; remove {settings.folder}, then try a smaller --chunk-bytes or"
+        f" because of too little memory; {others}remove {settings.folder}, then try a smaller --chunk-bytes or"
         " --max-document-bytes"
     )
 

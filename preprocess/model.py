@@ -123,7 +123,8 @@ class KeyTotals(msgspec.Struct, frozen=True):
 class ShardRecord(msgspec.Struct, frozen=True):
     """The record of the shard that was made from one chunk. A shard counts as finished when its record exists."""
 
-    index: int  # the index of the chunk
+    index: int  # the index of the chunk in the plan
+    plan_xxh3: str  # the XXH3-128 of the file of this plan, 32 hexadecimal digits
     input_xxh3: tuple[str, ...]  # the XXH3-128 of the bytes of each piece, 32 hexadecimal digits each
     documents: int  # documents without a fault, also those without tokens, >= 0; for the progress of the run
     written_documents: int  # documents that have tokens of at least one key in the shard, >= 0

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
+import xxhash
 
 from turnout.preprocess import storage
 from turnout.preprocess.documents import LineReader
@@ -103,6 +104,11 @@ def run_record_path(prefix: str) -> str:
     return f"{prefix}.preprocess.json"
 
 
+def _left_out_paths(prefix: str) -> tuple[str, str]:
+    """Return the paths of the list of faults and of the rejected lines beside the datasets. prefix: of the output."""
+    return f"{prefix}.faults.jsonl", f"{prefix}.quarantine.jsonl"
+
+
 @contextmanager
 def prepare_run(options: Options) -> Iterator[PreprocessRun | Totals]:
     """Plan a run or continue an earlier one, and hold the lock on its output while the block runs.
@@ -135,6 +141,8 @@ def _complete_output(options: Options, identity: RunIdentity) -> Totals | None:
     Raises OutputExists if the output was made from other inputs or options, or by another program.
     """
     path = run_record_path(options.output_prefix)
+    datasets = ", ".join(dataset_path(options.output_prefix, key, "bin and .idx") for key in options.keys)
+    remedy = f"remove {path}, {datasets}, or choose another prefix"
     if storage.exists(path):
         try:
             record = msgspec.json.decode(storage.read_bytes(path))
@@ -142,22 +150,19 @@ def _complete_output(options: Options, identity: RunIdentity) -> Totals | None:
             totals = msgspec.convert(record["totals"], Totals)
             made_by = Engine(record["tokenizer"]["engine"])
         except (*UNREADABLE, KeyError, TypeError, ValueError) as error:
-            raise OutputExists(f"{path}: not a record of a run: {error}; remove it") from error
+            raise OutputExists(f"{path}: not a record of a run: {error}; {remedy}") from error
         if (change := first_difference(made_from, identity)) is not None:
             raise OutputExists(
-                f"{path}: the dataset exists and was made from other inputs or options: {change};"
-                " remove it or choose another prefix"
+                f"{path}: the dataset exists and was made from other inputs or options: {change}; {remedy}"
             )
         if (change := _engine_change(made_by, options.engine)) is not None:
-            raise OutputExists(f"{path}: the dataset exists: {change}; remove it or choose another prefix")
+            raise OutputExists(f"{path}: the dataset exists: {change}; {remedy}")
         return totals
     if not storage.exists(_plan_path(options)):
         for key in options.keys:
             for suffix in ("idx", "bin"):
                 if storage.exists(dataset := dataset_path(options.output_prefix, key, suffix)):
-                    raise OutputExists(
-                        f"{dataset}: exists without the record of a run; remove it or choose another prefix"
-                    )
+                    raise OutputExists(f"{dataset}: exists without the record of a run; {remedy}")
     return None
 
 
@@ -190,26 +195,15 @@ def _resume_or_plan(
     earlier run had other inputs or options, or if an input has changed since; and the errors of choose_engine().
     """
     path = _plan_path(options)
-    if storage.exists(path):
-        try:
-            plan = _plans.decode(storage.read_bytes(path))
-        except UNREADABLE as error:
-            raise ResumeRefused(f"{path}: not a plan: {error}; remove the folder") from error
-        if (change := first_difference(plan.identity, identity)) is not None:
-            raise ResumeRefused(
-                f"{path}: an earlier run had other inputs or options: {change};"
-                " remove the folder, or choose another prefix"
-            )
-        if (change := _engine_change(Engine(plan.engine), options.engine)) is not None:
-            raise ResumeRefused(f"{path}: {change}; remove the folder, or omit --engine")
-    else:
-        plan = _new_plan(options, sources, tokenizer, identity)
-        with storage.atomic_file(path, durable=True) as file:
-            storage.write_all(file, msgspec.json.encode(plan))
+    if not storage.exists(path):
+        storage.write_once(path, msgspec.json.encode(_new_plan(options, sources, tokenizer, identity)))
+    content = storage.read_bytes(path)  # with --indexes perhaps the plan of a process that started at the same time
+    plan = _usable_plan(path, content, identity, options)
     engine = Engine(plan.engine)
     log.info("engine_chosen", extra={"engine": engine.value, "reason": plan.engine_reason})
     settings = ShardSettings(
         folder=shards_folder(options.output_prefix),
+        plan_xxh3=xxhash.xxh3_128_hexdigest(content),
         sources=sources,
         keys=options.keys,
         tokenizer=msgspec.structs.replace(tokenizer, engine=engine, cache_bytes=cache_bytes(options.workers)),
@@ -222,6 +216,24 @@ def _resume_or_plan(
     )
     share = tuple(chunk for chunk in plan.chunks if chunk.index % options.share.count == options.share.index)
     return PreprocessRun(options, settings, plan, share, _finished_shards(settings, share), lock)
+
+
+def _usable_plan(path: str, content: bytes, identity: RunIdentity, options: Options) -> RunPlan:
+    """Return the plan in a file, if a run with this identity and these options can follow it; else raise ResumeRefused.
+
+    path: of the plan, for the message. content: of the file.
+    """
+    try:
+        plan = _plans.decode(content)
+    except UNREADABLE as error:
+        raise ResumeRefused(f"{path}: not a plan: {error}; remove the folder") from error
+    if (change := first_difference(plan.identity, identity)) is not None:
+        raise ResumeRefused(
+            f"{path}: an earlier run had other inputs or options: {change}; remove the folder, or choose another prefix"
+        )
+    if (change := _engine_change(Engine(plan.engine), options.engine)) is not None:
+        raise ResumeRefused(f"{path}: {change}; remove the folder, or omit --engine")
+    return plan
 
 
 def cache_bytes(workers: int) -> int:
@@ -263,12 +275,15 @@ def _finished_shards(settings: ShardSettings, share: Sequence[TextChunk]) -> dic
 def _finished_record(settings: ShardSettings, chunk: TextChunk) -> ShardRecord | None:
     """Return the record of a chunk's finished shard, which must exist; None if the shard has to be made again.
 
-    That is the case if its record or its files are damaged, or if it has faults that this run's --on-error handles
-    differently. Raises ResumeRefused if the input has changed since the shard was made, or cannot be read.
+    That is the case if its record or its files are damaged, if it was made by another plan, or if it has faults that
+    this run's --on-error handles differently. Raises ResumeRefused if the input has changed since the shard was made,
+    or cannot be read.
     """
     try:
         record = shard_record_decoder.decode(storage.read_bytes(record_path(settings.folder, chunk.index)))
     except UNREADABLE:
+        return None
+    if record.plan_xxh3 != settings.plan_xxh3:  # of a process that went on after the folder was removed
         return None
     try:
         is_same = input_digests(settings, chunk) == record.input_xxh3
@@ -290,36 +305,66 @@ def merge_if_complete(run: PreprocessRun, records: Sequence[ShardRecord]) -> Tot
     """Merge all shards into the output, remove them, and return the totals.
 
     Call it in the block of prepare_run(), after all of `run.pending` are made. records: of these shards. None if shards
-    of other processes are missing, or if another process merges now. A damaged shard of another process is made again
-    here. Raises ResumeRefused if an input has changed its size during the run, RunInProgress if another run took the
-    lock, and the errors of make_shard().
+    of other processes are missing or were made by another plan, or if another process merges now. If another process
+    has merged, only the totals are returned. A damaged shard of another process is made again here. Raises
+    ResumeRefused if the plan in the folder is no longer the plan of this run, or if an input has changed its size
+    during the run, OutputExists if the output was made from something else meanwhile, RunInProgress if another run took
+    the lock, and the errors of make_shard().
+    """
+    try:
+        return _merge_shares(run, records)
+    except (OSError, RunInProgress, ResumeRefused):
+        if run.options.share.count > 1 and (totals := _complete_output(run.options, run.plan.identity)) is not None:
+            return totals  # another process has merged meanwhile, and has removed the folder of the shards
+        raise
+
+
+def _merge_shares(run: PreprocessRun, records: Sequence[ShardRecord]) -> Totals | None:
+    """Merge all shards as merge_if_complete() says. Raise OSError, RunInProgress or ResumeRefused also if another
+    process removes the folder of the shards meanwhile.
     """
     run.lock.verify()
+    _verify_plan(run)
     by_index = run.finished | {record.index: record for record in records}
     if run.options.share.count > 1:
         for chunk in run.plan.chunks:
-            path = record_path(run.settings.folder, chunk.index)
             if chunk.index not in by_index:
-                if not storage.exists(path):
+                if (record := _record_of_another_share(run.settings, chunk)) is None:
                     return None
-                by_index[chunk.index] = _record_of_another_share(run.settings, chunk)
+                by_index[chunk.index] = record
         try:
             with run_lock(f"{run.settings.folder}/merge.lock"):
-                return _merge(run, by_index)
+                return _complete_output(run.options, run.plan.identity) or _merge(run, by_index)
         except RunInProgress:
             return None
     return _merge(run, by_index)
 
 
-def _record_of_another_share(settings: ShardSettings, chunk: TextChunk) -> ShardRecord:
-    """Return the record of a shard that another process has finished.
+def _verify_plan(run: PreprocessRun) -> None:
+    """Raise ResumeRefused if the plan in the folder is not the plan that this run follows."""
+    path = _plan_path(run.options)
+    try:
+        content = storage.read_bytes(path)
+    except FileNotFoundError:
+        content = b""
+    if xxhash.xxh3_128_hexdigest(content) != run.settings.plan_xxh3:
+        raise ResumeRefused(f"{path}: the plan was removed or replaced during this run; start again")
+
+
+def _record_of_another_share(settings: ShardSettings, chunk: TextChunk) -> ShardRecord | None:
+    """Return the record of a shard that another process has finished; None if it has not, or has followed another plan.
 
     If the record or the files are incomplete, as after a power cut, the shard is made again here.
     """
+    path = record_path(settings.folder, chunk.index)
+    if not storage.exists(path):
+        return None
     try:
-        record = shard_record_decoder.decode(storage.read_bytes(record_path(settings.folder, chunk.index)))
+        record = shard_record_decoder.decode(storage.read_bytes(path))
     except UNREADABLE:
         return make_shard(settings, chunk)
+    if record.plan_xxh3 != settings.plan_xxh3:
+        return None
     return record if is_shard_intact(settings, record) else make_shard(settings, chunk)
 
 
@@ -389,16 +434,22 @@ def _run_record(
 def _write_left_out(run: PreprocessRun, shards: Sequence[tuple[TextChunk, ShardRecord]]) -> None:
     """Write the list of faults and, with --on-error quarantine, the raw lines of faulty documents, beside the output.
 
-    shards: all chunks in the order of the input, with their records. Without faults nothing is written.
+    shards: all chunks in the order of the input, with their records. A list that would be empty is not written, and
+    that of an earlier run with the same prefix is removed.
     """
-    prefix, settings = run.options.output_prefix, run.settings
-    if any(record.faults for _, record in shards):
-        with storage.atomic_file(f"{prefix}.faults.jsonl", durable=True, staging=settings.folder) as file:
+    settings = run.settings
+    faults_path, rejected_path = _left_out_paths(run.options.output_prefix)
+    if not any(record.faults for _, record in shards):
+        storage.remove(faults_path)
+    else:
+        with storage.atomic_file(faults_path, durable=True, staging=settings.folder) as file:
             for source, line, fault in located_faults(settings.sources, shards):
                 entry = {"file": source.path, "line": line, "reason": fault.reason.value, "detail": fault.detail}
                 storage.write_all(file, msgspec.json.encode(entry) + b"\n")
-    if any(record.has_rejected_lines for _, record in shards):
-        with storage.atomic_file(f"{prefix}.quarantine.jsonl", durable=True, staging=settings.folder) as file:
+    if not any(record.has_rejected_lines for _, record in shards):
+        storage.remove(rejected_path)
+    else:
+        with storage.atomic_file(rejected_path, durable=True, staging=settings.folder) as file:
             for _, record in shards:
                 if record.has_rejected_lines:
                     path = shard_path(settings.folder, record.index, "rejected")

@@ -54,7 +54,8 @@ def identity_of(options: Options, sources: Sequence[InputFile], tokenizer: Encod
 def first_difference(earlier: RunIdentity, current: RunIdentity) -> str | None:
     """Return a phrase that names the first difference between the identities of two runs; None if they are equal.
 
-    The phrase is such as "keys was ..., is ...". earlier: the run that made the existing files. current: this run.
+    The phrase is such as "keys was ..., is ...". For inputs it gives path, size and format of the first one that
+    differs, or both numbers of inputs. earlier: the run that made the existing files. current: this run.
     """
     for name in RunIdentity.__struct_fields__:
         earlier_value, current_value = getattr(earlier, name), getattr(current, name)
@@ -64,8 +65,8 @@ def first_difference(earlier: RunIdentity, current: RunIdentity) -> str | None:
             return f"{name} was {earlier_value}, is {current_value}"
         for earlier_input, current_input in zip(earlier_value, current_value, strict=False):
             if earlier_input != current_input:
-                (path, _, size), (new_path, _, new_size) = earlier_input, current_input
-                return f"input {path} of {size} bytes is now {new_path} of {new_size} bytes"
+                (path, form, size), (new_path, new_form, new_size) = earlier_input, current_input
+                return f"input {path} ({form}, {size} bytes) is now {new_path} ({new_form}, {new_size} bytes)"
         return f"there were {len(earlier_value)} inputs, there are {len(current_value)}"
     return None
 

@@ -47,14 +47,14 @@ def _interleave(samples: Sequence[list[str]], max_texts: int) -> list[str]:
 def _texts_at(sources: Sequence[InputFile], piece: Piece, start: int, reader: LineReader) -> list[str]:
     """Return the texts of the reader's first key near one offset of a piece, without faulty documents.
 
-    start: the offset in the file, within the piece. The whole lines in the next PLACE_BYTES are read. Of an archive
-    `start` is ignored: its first block is read, or its first texts.
+    start: the offset in the file, within the piece. The lines that begin and end in the next PLACE_BYTES are read.
+    Of an archive `start` is ignored: its first block is read, or its first texts.
     """
     source = sources[piece.source]
     if _has_lines(sources, piece):
         end = min(piece.end, start + PLACE_BYTES)
         raw = storage.read_range(source.path, start, end)
-        first = 0 if start == piece.start else raw.find(b"\n") + 1
+        first = 0 if start == piece.start else raw.find(b"\n") + 1 or len(raw)
         last = len(raw) if end == piece.end else raw.rfind(b"\n") + 1
         return list(reader.read(raw[first:last]).texts[0])
     result: list[str] = []

@@ -45,6 +45,7 @@ class ShardSettings(msgspec.Struct, frozen=True):
     """Everything that a worker needs besides the chunk. Any machine that reaches inputs and storage can use it."""
 
     folder: str  # the folder of the shards, a path or a URL
+    plan_xxh3: str  # the XXH3-128 of the plan's file, 32 hexadecimal digits; in the record of each shard
     sources: tuple[InputFile, ...]  # all input files, by their index
     keys: tuple[str, ...]  # fields that are read, one dataset each
     tokenizer: EncoderSettings
@@ -196,6 +197,7 @@ class _Shard:
             totals = tuple(output.finish() for output in self._outputs)
         record = ShardRecord(
             index=chunk.index,
+            plan_xxh3=settings.plan_xxh3,
             input_xxh3=tuple(self._digests),
             documents=self._documents,
             written_documents=self._written_documents,

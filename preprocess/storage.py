@@ -1,4 +1,7 @@
-"""Files on disk or, where a path is a URL, on object storage by fsspec. A written file appears whole or not at all."""
+"""Files on disk or, where a path is a URL, on object storage by fsspec. A written file appears whole or not at all.
+
+Every function that takes a URL raises BadOption if fsspec does not know its scheme, or lacks the package for it.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,8 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import IO, Any
+
+from turnout.preprocess.errors import BadOption
 
 COPY_BYTES = 8 << 20  # bytes that are read or copied at once
 
@@ -81,7 +86,7 @@ def is_folder(path: str) -> bool:
 
 
 def names_in(folder: str) -> list[str]:
-    """Return the names of the entries of a folder, without their paths, sorted; [] if there is no folder.
+    """Return the names of the files in a folder, without their paths, sorted; [] if there is no folder.
 
     folder: a path or a URL. Raises OSError.
     """
@@ -89,8 +94,12 @@ def names_in(folder: str) -> list[str]:
         filesystem, name = _remote(folder)
         if not filesystem.isdir(name):
             return []
-        return sorted(path.rsplit("/", 1)[-1] for path in filesystem.ls(name, detail=False))
-    return sorted(os.listdir(folder)) if os.path.isdir(folder) else []
+        entries = filesystem.ls(name, detail=True)
+        return sorted(entry["name"].rsplit("/", 1)[-1] for entry in entries if entry["type"] != "directory")
+    if not os.path.isdir(folder):
+        return []
+    with os.scandir(folder) as local_entries:
+        return sorted(entry.name for entry in local_entries if entry.is_file())
 
 
 def glob_files(pattern: str) -> list[str]:
@@ -100,7 +109,8 @@ def glob_files(pattern: str) -> list[str]:
     """
     if is_remote(pattern):
         filesystem, name = _remote(pattern)
-        return sorted(filesystem.unstrip_protocol(path) for path in filesystem.glob(name))
+        entries = filesystem.glob(name, detail=True)
+        return sorted(filesystem.unstrip_protocol(path) for path in entries if entries[path]["type"] != "directory")
     return sorted(path for path in glob.glob(pattern, recursive=True) if os.path.isfile(path))
 
 
@@ -139,6 +149,30 @@ def atomic_file(path: str, *, durable: bool = False, staging: str | None = None)
         if os.path.exists(temporary):
             os.unlink(temporary)
         raise
+
+
+def write_once(path: str, content: bytes) -> None:
+    """Write a file if it does not exist, atomically, and durably on a disk. Raises OSError.
+
+    If several processes do this at the same time, one of them writes the file. On object storage, and on a disk
+    without hard links, a later one may replace it. path: a path or a URL.
+    """
+    if exists(path):
+        return
+    if is_remote(path):
+        with atomic_file(path) as file:
+            write_all(file, content)
+        return
+    temporary = f"{path}.{uuid.uuid4().hex}.tmp"
+    with atomic_file(temporary, durable=True) as file:
+        write_all(file, content)
+    try:
+        os.link(temporary, path)
+        os.unlink(temporary)
+    except FileExistsError:
+        os.unlink(temporary)
+    except OSError:  # a file system without hard links
+        os.replace(temporary, path)
 
 
 def write_all(file: IO[bytes], content: Any) -> None:
@@ -232,8 +266,14 @@ def _entry(filesystem: Any, name: str) -> Any:
 
 
 def _remote(path: str) -> tuple[Any, str]:
-    """Return the fsspec file system of a URL, and the path in it."""
+    """Return the fsspec file system of a URL, and the path in it.
+
+    Raises BadOption for an unknown scheme, or one whose package is missing.
+    """
     import fsspec
 
-    filesystem, name = fsspec.core.url_to_fs(path)
+    try:
+        filesystem, name = fsspec.core.url_to_fs(path)
+    except (ImportError, ValueError) as error:
+        raise BadOption(f"{path}: {error}") from error
     return filesystem, name

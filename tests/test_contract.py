@@ -109,6 +109,8 @@ def test_a_mark_of_the_module_holds_for_each_of_its_tests():
             "A: more than one row",
             id="one id twice",
         ),
+        pytest.param("", "a list of objects", id="no table"),
+        pytest.param("- CS-01", "a list of objects", id="a row that is a text"),
     ],
 )
 def test_a_table_that_is_not_whole_is_refused(text, message):

@@ -57,6 +57,8 @@ def test_a_thing_without_a_text_is_an_error(write, what):
             ["| `part.b` | Of two lines. | `[1, 2]` |"],
             id="nested",
         ),
+        pytest.param("# -- C.\ny: 'q  # z'\n", ['| `y` | C. | `"q  # z"` |'], id="a text with a number sign"),
+        pytest.param("# -- M.\nz-a:\n  k: 1\n", ['| `z-a` | M. | `{"k": 1}` |'], id="a map on the next line"),
     ],
 )
 def test_values_are_told_by_their_comments(text, rows):

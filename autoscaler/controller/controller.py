@@ -214,7 +214,7 @@ class AutoscalerController:
     def _report_faults(self) -> None:
         """Report unreadable jobs, unknown annotations and queue names that are ignored.
 
-        Each is reported again only when its text changes.
+        Each is reported when it appears or comes back, and when its text changes.
         """
         for key, why in self._cache.reader.faults.items():
             if self._reported_faults.get(key) != why:

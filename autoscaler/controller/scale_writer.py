@@ -77,9 +77,9 @@ class RefusedWrites:
         self._refusals: dict[JobKey, _Refusal] = {}
 
     def messages(self, raw: Mapping[JobKey, Object], now_s: float) -> dict[JobKey, str]:
-        """Return job -> message of the API server, for jobs that are not resized for now because it refuses.
+        """Return job -> why it was not written, for jobs with a back-off: a message of the API server or an error.
 
-        Jobs with a back-off for another reason are left out. raw: all jobs. now_s: seconds since 1970. Refusals of
+        Jobs with a back-off without such a text are left out. raw: all jobs. now_s: seconds since 1970. Refusals of
         deleted jobs are forgotten.
         """
         for key in self._refusals.keys() - raw.keys():

@@ -137,8 +137,8 @@ def _without_effect(
     if entry is None:
         return IneffectiveReport(pod_report, NodeReason.UNKNOWN_NODE, f"there is no node {pod_report.node!r}")
     if not -rules.ahead_s <= age_s <= rules.fresh_s:
-        age_text = f"{age_s:.0f} s old" if age_s > 0 else f"of {-age_s:.0f} s ahead of now"
-        return IneffectiveReport(pod_report, NodeReason.STALE, f"it is {age_text}")
+        age_text = f"{age_s:.0f} s in the past" if age_s > 0 else f"{-age_s:.0f} s in the future"
+        return IneffectiveReport(pod_report, NodeReason.STALE, f"its time is {age_text}")
     if _is_handled(entry.record, pod_report, report):
         return None
     if report.kind is CheckResult.FINE:
@@ -157,7 +157,7 @@ def _pass_without_effect(namespace: str, report: NodeReport, record: Record | No
         return None
     if record.proofs and namespace not in record.namespaces:
         reporters = ", ".join(sorted(record.namespaces))
-        why = f"namespace {reporters} has reported the fault, and only checks of that namespace can take it back"
+        why = f"the fault was reported by {reporters}: only a passed check of the same namespace removes a report"
         return NodeReason.OTHERS_PROVED, why
     if report.members < 2 and any(proof.cause.startswith(_NETWORK) for proof in record.proofs):
         return NodeReason.ALONE, "a check of the network needs two nodes, and the network of this node is in doubt"
@@ -322,7 +322,7 @@ class _NodeChange:
             trial_end = utc_datetime(self.now_s + max(self.rules.longest_s, self.rules.taint_s))
             since = utc_datetime(self.now_s)
             self.record = msgspec.structs.replace(record, state=FaultState.ON_TRIAL, since=since, until=trial_end)
-            self.reason, self.detail = NodeReason.EXPIRED, "its time is up: the next check there decides"
+            self.reason, self.detail = NodeReason.EXPIRED, "the taint has expired: the next check on this node decides"
             return
         is_fresh = self.now_s - record.last.timestamp() <= self.rules.fresh_s + self.rules.ahead_s
         if record.state is FaultState.CLEARED and not is_fresh:

@@ -403,12 +403,12 @@ def _fits_after_removal(room: Capacity, shape: PodShape, removed: Sequence[Bound
     return np.where(room.admitting_nodes[shape], fits, 0)
 
 
-def _without_map(tier: int, map_read: bool) -> Cause:
+def _without_map(tier: int, map_missing: bool) -> Cause:
     """Return the cause of a job that needs one switch of a tier while no map is known.
 
-    map_read: True if there is no map, False if it cannot be read.
+    map_missing: True if there is no map, False if it cannot be read.
     """
-    if not map_read:
+    if not map_missing:
         why = "the map of switches cannot be read, so nobody can say here whether it fits"
         advice = "Ask somebody who may read it."
     else:

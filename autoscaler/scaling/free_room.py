@@ -125,7 +125,10 @@ def lacking_pods(state: JobState) -> list[tuple[PodShape, int]]:
 
 
 def total_of(pods: Iterable[tuple[PodShape, int]]) -> Needs:
-    """Return the sum of what pods request of a queue, sorted by resource. pods: (shape, count)."""
+    """Return the sum of the requests of pods, sorted by resource, without the resource `pods`, which no queue limits.
+
+    pods: (shape, count).
+    """
     total: Counter[str] = Counter()
     for shape, count in pods:
         for resource, amount in shape.requests:

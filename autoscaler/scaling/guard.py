@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from turnout.autoscaler.model import (
     ORDER,
     AdminOverride,
+    Identity,
     JobState,
     Observation,
     Policy,
@@ -35,7 +36,7 @@ def guard(observation: Observation, policy: Policy, now_s: float) -> Decision:
         return _same_for_all(observation, lambda each: each.hold(*why))
     if observation.admin_override is AdminOverride.RELEASE:
         return _same_for_all(observation, _release_step)
-    steps: dict[object, Step] = {}
+    steps: dict[Identity, Step] = {}
     waiting, running, leaving_jobs = list[JobState](), list[JobState](), list[JobState]()
     queue_faults = {name: queue.faults[0] for name, queue in observation.queues.items() if queue.faults}
     for each in in_queue_order(observation):
@@ -153,7 +154,7 @@ def _room_taken_step(state: JobState, policy: Policy, now_s: float) -> Step | No
     return Step(job.key, size, job.replicas, Reason.ROOM_TAKEN, detail)
 
 
-Steps = Mapping[object, Step]  # by the identity of a JobState
+Steps = Mapping[Identity, Step]  # by the identity of a JobState
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +182,9 @@ def in_turn(jobs: Sequence[JobState]) -> list[JobState]:
     return sorted(jobs, key=lambda each: turns[each.identity]) if turns else list(jobs)
 
 
-def turns_of(jobs: Sequence[JobState], can_pay_restart: Callable[[JobState], bool] | None = None) -> dict[object, Turn]:
+def turns_of(
+    jobs: Sequence[JobState], can_pay_restart: Callable[[JobState], bool] | None = None
+) -> dict[Identity, Turn]:
     """Return identity -> sort key of each job. {} if `can_pay_restart` is None and no job has a priority or deadline:
     `jobs` are in order then.
 
@@ -193,14 +196,14 @@ def turns_of(jobs: Sequence[JobState], can_pay_restart: Callable[[JobState], boo
         if can_pay_restart is None:
             return {}
         return {each.identity: (each.queue_order[0], can_pay_restart(each), *each.queue_order[3:]) for each in jobs}
-    own_turn: dict[object, Turn] = {}
-    common: dict[object, Common] = {}
+    own_turn: dict[Identity, Turn] = {}
+    common: dict[Identity, Common] = {}
     for each in jobs:
         can_pay = can_pay_restart is not None and can_pay_restart(each)
         own_turn[each.identity] = (*each.queue_order[1:3], can_pay, *each.queue_order[3:])
         common[each.identity] = can_pay, *each.queue_order[3:]
     worst: dict[tuple[int, str], Common] = {}
-    turns: dict[object, Turn] = {}
+    turns: dict[Identity, Turn] = {}
     for each in sorted(jobs, key=lambda one: own_turn[one.identity]) if can_pay_restart is not None else jobs:
         group, own_common = (each.queue_order[0], each.job.key.namespace), common[each.identity]
         latest = worst[group] = max(worst.get(group, own_common), own_common)

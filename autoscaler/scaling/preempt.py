@@ -13,7 +13,7 @@ from functools import partial
 from itertools import groupby
 from operator import itemgetter
 
-from turnout.autoscaler.model import UNKNOWN_NODE, JobState, Observation, Policy, Pool, Reason, Step
+from turnout.autoscaler.model import UNKNOWN_NODE, Identity, JobState, Observation, Policy, Pool, Reason, Step
 from turnout.autoscaler.scaling.free_room import CapacityRequest, FreeRoom, lacking_pods, total_of
 from turnout.autoscaler.scaling.guard import Decision, Turn, in_queue_order, in_turn, may_give, turns_of
 from turnout.autoscaler.scaling.resize_cost import has_surplus, is_exhausted
@@ -35,7 +35,7 @@ def preempt(before: Decision, observation: Observation, policy: Policy, now_s: f
     would_be_exhausted = partial(is_exhausted, policy=policy, now_s=now_s)
     givers = [each for each in in_queue_order(observation) if each.can_shrink and each.identity not in before.steps]
     preemptor = Preemptor(givers, expected, can_pay_restart, would_be_exhausted, partial(may_give, now_s=now_s))
-    steps: dict[object, Step] = {}
+    steps: dict[Identity, Step] = {}
     blocked: dict[str, JobState] = {}  # by strict queue, the job that blocks it
     for waiter in in_turn(before.waiting):
         queue = waiter.job.queue
@@ -151,7 +151,7 @@ class Preemptor:
         self._room, self._can_pay_restart, self._would_be_exhausted = room, can_pay_restart, would_be_exhausted
         self._may_shrink_in_namespace = may_shrink_in_namespace
         self._jobs_of_queue: dict[str, list[JobState]] = {}
-        self._jobs, self._turns = jobs, dict[object, Turn]()  # by identity, computed at first use
+        self._jobs, self._turns = jobs, dict[Identity, Turn]()  # by identity, computed at first use
         self._sorted_jobs: dict[str, list[tuple[Turn, JobState]]] = {}  # by queue, at first use; last turn first
         for each in jobs:
             self._jobs_of_queue.setdefault(each.pool.queue, []).append(each)

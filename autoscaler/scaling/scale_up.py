@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from turnout.autoscaler.model import NODES, JobState, Observation, Policy, Pool, Reason, Step
+from turnout.autoscaler.model import NODES, Identity, JobState, Observation, Policy, Pool, Reason, Step
 from turnout.autoscaler.scaling.free_room import FreeRoom
 from turnout.autoscaler.scaling.guard import Decision, in_turn
 from turnout.autoscaler.scaling.resize_cost import balance_s, is_starting, pays_off
@@ -44,10 +44,10 @@ class RoomToGrow:
         )
 
     def refusal(self, unit: Unit) -> _HoldReason | None:
-        """Return (reason, detail) why there is no room for a unit; None if there is. Cached.
+        """Return (reason, detail) why there is no room for a unit; None if there is.
 
-        Idle time is not considered, nor are charges after the first call: a lack of room that they cause is known only
-        after `take`.
+        The first answer for a unit is stored. It ignores idle time and later charges: `take` finds the lack of room
+        that they cause.
         """
         if unit not in self.refusals:
             self.refusals[unit] = None if self._has_room(*unit) else self._no_room_reason(*unit)
@@ -157,7 +157,7 @@ def scale_up(before: Decision, observation: Observation, policy: Policy, now_s: 
     if not before.running:
         return before
     room = _room_to_grow(before, observation, policy)
-    steps: dict[object, Step] = {}
+    steps: dict[Identity, Step] = {}
     for each in before.running:
         if each.size_before > each.job.replicas and (return_step := _return_step(each, room, now_s)) is not None:
             steps[each.identity] = return_step
@@ -226,7 +226,7 @@ def _return_step(each: JobState, room: RoomToGrow, now_s: float) -> Step | None:
 
 def _grow(
     jobs: list[JobState], room: RoomToGrow, policy: Policy, check_payback: bool, at_start: bool = False
-) -> tuple[RoomToGrow, dict[object, Step]]:
+) -> tuple[RoomToGrow, dict[Identity, Step]]:
     """Decide on jobs that may grow. Return (the room after their growth, identity -> step of each job).
 
     check_payback: True if a growth may not pay for its restarts. Then such growths are undone, and the room is shared
@@ -246,7 +246,7 @@ def _grow(
         if not new_unprofitable:
             break
         unprofitable |= new_unprofitable
-    steps: dict[object, Step] = {}
+    steps: dict[Identity, Step] = {}
     for each in jobs:
         job = each.job
         if (size := sizes.get(each.identity)) is not None:
@@ -261,14 +261,14 @@ def _grow(
     return attempt, steps
 
 
-def _assign_growth(jobs: list[JobState], room: RoomToGrow, policy: Policy, at_start: bool) -> dict[object, int]:
+def _assign_growth(jobs: list[JobState], room: RoomToGrow, policy: Policy, at_start: bool) -> dict[Identity, int]:
     """Charge the growth of jobs to the room. Return identity -> new size; a job that does not grow has no entry.
 
     The job that gains most gets all it can use, then the next job: two jobs that shared the room would both pay a
     restart. Jobs of equal gain come in the order of their turns. jobs: sorted by ORDER. at_start: True if they start,
     so that idle time does not matter.
     """
-    sizes: dict[object, int] = {}
+    sizes: dict[Identity, int] = {}
     for each in sorted(in_turn(jobs), key=_gain_order):
         if room.refusal(each.next_growth) is None:
             size = _largest_size(each, room, policy, at_start)

@@ -333,12 +333,12 @@ def placement_methods(facts: ClusterFacts) -> Iterator[CheckLine]:
     """Yield one line for each placement method: extender, nominations and gates.
 
     Nothing if no Deployment of Turnout is visible. A method that is not used is FINE if another one is used, else
-    DOUBTFUL.
+    DOUBTFUL. A method that is installed and has no ready replica is WRONG.
     """
     if not facts.deployments:
         return
     found = [_extender(facts), _nominations(facts), _gates(facts)]
-    used = any(line.level is not _UNUSED for line in found)
+    used = any(line.level not in (_UNUSED, Level.WRONG) for line in found)
     for line in found:
         level = line.level or (Level.FINE if used else Level.DOUBTFUL)
         yield CheckLine(level, _ABOUT, line.text, line.remedy)
@@ -354,24 +354,26 @@ class _MethodVerdict(NamedTuple):
 
 
 def _extender(facts: ClusterFacts) -> _MethodVerdict:
-    """Return the verdict on the extender: used, not used, not installed or without a ready replica.
+    """Return the verdict on the extender: used, not used, unknown, not installed, or without a ready replica.
 
     Unknown if its pods are seen and none of them gives metrics; not used if it is installed and no pods of it are seen.
     All verdicts but the first have a remedy.
     """
-    is_installed = _has(facts, "extender") or _has(facts, "scheduler")
+    deployments = [*_deployments_of(facts, "extender"), *_deployments_of(facts, "scheduler")]
+    if (verdict := _not_ready("extender:", deployments)) is not None:
+        return verdict
     if _sum(facts, "turnout_extender_requests_total"):
         return _MethodVerdict(Level.FINE, "extender: used, kube-scheduler asks it")
     cannot_list_pods = any(path.endswith("/pods") for path in (*facts.refused, *facts.failed))
     if (
-        is_installed
+        deployments
         and (facts.extender_metrics or cannot_list_pods)
         and all(page is None for page in facts.extender_metrics.values())
     ):
         return _MethodVerdict(
             Level.UNKNOWN, "extender: installed; whether it is asked cannot be seen", "see the lines above"
         )
-    if is_installed:
+    if deployments:
         remedy = "put the block of its NOTES into kube-scheduler's configuration; on a managed cluster use gates"
         return _MethodVerdict(_UNUSED, "extender: installed, not used", remedy)
     remedy = "where kube-scheduler can be configured: helm upgrade --set extender.enabled=true; else use gates"
@@ -379,8 +381,11 @@ def _extender(facts: ClusterFacts) -> _MethodVerdict:
 
 
 def _nominations(facts: ClusterFacts) -> _MethodVerdict:
-    """Return the verdict on nominations: whether they are used, or how to begin."""
-    if _has(facts, "nominator"):
+    """Return the verdict on nominations: used, without a ready replica, or how to begin."""
+    deployments = _deployments_of(facts, "nominator")
+    if (verdict := _not_ready("nominations:", deployments)) is not None:
+        return verdict
+    if deployments:
         return _MethodVerdict(Level.FINE, "nominations: used, a nominator is installed")
     if _version(facts) < _FIRST:
         return _MethodVerdict(_UNUSED, "nominations: this cluster cannot use them", "upgrade it to Kubernetes 1.30")
@@ -392,7 +397,8 @@ def _gates(facts: ClusterFacts) -> _MethodVerdict:
     gated = facts.methods.gated or 0
     if _version(facts) < _FIRST:
         return _MethodVerdict(_UNUSED, "gates: this cluster cannot use them", "upgrade it to Kubernetes 1.30")
-    if not any("--gates" in _words(each) for each in _deployments_of(facts, "nominator")):
+    deployments = [each for each in _deployments_of(facts, "nominator") if "--gates" in _words(each)]
+    if not deployments:
         if gated:
             text = f"gates: {gated} pods wait behind ours, and no nominator lifts them"
             return _MethodVerdict(
@@ -401,6 +407,8 @@ def _gates(facts: ClusterFacts) -> _MethodVerdict:
         return _MethodVerdict(
             _UNUSED, f"gates: not used; {_installed_means(facts)}", "helm upgrade --set nominator.gates=true"
         )
+    if (verdict := _not_ready(f"gates: {gated} pods wait; the nominator is", deployments)) is not None:
+        return verdict
     admission = [*_policies(facts), *_webhooks(facts)]
     putters = [*admission, *(["our job controllers"] if _controllers_gate_pods(facts) else [])]
     text = f"gates: used; {gated} pods wait; put by {' and '.join(putters) or 'templates of pods alone'}"
@@ -443,8 +451,19 @@ def _deployments_of(facts: ClusterFacts, component: str) -> list[Object]:
     return [each for labels, each in labelled if labels.get("app.kubernetes.io/name") == name]
 
 
-def _has(facts: ClusterFacts, component: str) -> bool:
-    return any((each.get("status") or {}).get("readyReplicas") for each in _deployments_of(facts, component))
+def _not_ready(subject: str, deployments: Sequence[Object]) -> _MethodVerdict | None:
+    """Return the verdict on a method whose Deployments have no ready replica; None without Deployments, or if one has.
+
+    subject: the beginning of the sentence. Deployments with 0 replicas are not used.
+    """
+    if not deployments or any((each.get("status") or {}).get("readyReplicas") for each in deployments):
+        return None
+    meta = deployments[0]["metadata"]
+    if not any(int((each.get("spec") or {}).get("replicas", 1)) for each in deployments):
+        remedy = f"kubectl -n {meta['namespace']} scale deployment {meta['name']} --replicas=2"
+        return _MethodVerdict(_UNUSED, f"{subject} installed with 0 replicas", remedy)
+    remedy = f"kubectl -n {meta['namespace']} describe deployment {meta['name']}"
+    return _MethodVerdict(Level.WRONG, f"{subject} installed, no replica is ready", remedy)
 
 
 def _words(deployment: Object) -> list[str]:

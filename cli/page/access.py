@@ -236,10 +236,11 @@ class ClusterAccess:
         return viewer
 
     async def _ask_again(self, identity: Identity, viewer: _NamespaceRights, names: tuple[str, ...]) -> None:
-        """Start a task that asks for unknown and expired rights, unless one runs, and wait for it WAIT_S seconds at
-        most.
+        """Unless a task runs, start one that asks for unknown and expired rights. Wait for the task until WAIT_S
+        seconds after its start at most.
 
-        names: of the namespaces. If only old refusals are asked for again, nothing is awaited.
+        names: of the namespaces; a task that already runs asks only for those of its start. If only old refusals are
+        asked for again, nothing is awaited.
         """
         now_s = self._clock.monotonic()
         if viewer.walk is None:

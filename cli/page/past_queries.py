@@ -69,8 +69,10 @@ def read_series(body: bytes, label: str) -> dict[str, TimeSeries]:
         answer = _decoder.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadAnswer(f"its answer is not that of a Prometheus: {error}") from error
-    if answer.status != "success" or answer.data is None or answer.data.result_type != "matrix":
+    if answer.status != "success" or answer.data is None:
         raise BadAnswer(f"it rejected the query: {answer.error[:200] or answer.status[:50]}")
+    if answer.data.result_type != "matrix":
+        raise BadAnswer(f"its answer is a {answer.data.result_type[:50]}, not a matrix")
     if len(answer.data.result) > MAX_SERIES or any(len(each.values) > MAX_POINTS for each in answer.data.result):
         raise BadAnswer(f"its answer has more than {MAX_SERIES} series of {MAX_POINTS} points")
     return {each.metric.get(label, ""): _parse_series(each.values) for each in answer.data.result}

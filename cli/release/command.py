@@ -32,12 +32,14 @@ def add(commands: Verbs) -> None:
         type=_seconds,
         default=0.0,
         metavar="SECONDS",
-        help="only of pods created so long ago, for a schedule that lets go what nobody places (%(default)g)",
+        help="only pods that were created at least this many seconds ago, for a CronJob that releases pods that nobody"
+        " places (%(default)g)",
     )
     release.add_argument(
         "--if-unplaced",
         action="store_true",
-        help="only where nobody has held the nominator's Lease for longer than --older-than; until then tell each gang",
+        help="release only if the nominator's Lease had no holder for longer than --older-than; before that, report the"
+        " state on each gang",
     )
     release.add_argument(
         "--lease", default="turnout-system/turnout-nominator", help="namespace/name of that Lease (%(default)s)"
@@ -85,7 +87,7 @@ def _release(args: argparse.Namespace) -> int:
                 socket.gethostname(),
                 args.docs_base_url,
             )
-            print(f"{args.lease}: {unplaced.placer.value}; {unplaced.notified_gangs} gangs told")
+            print(f"{args.lease}: {unplaced.placer.value}; {unplaced.notified_gangs} gangs got an Event")
             found = unplaced.result
         else:
             found = await release_all(client, namespace, args.older_than, clock.wall())

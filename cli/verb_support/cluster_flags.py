@@ -151,14 +151,14 @@ def _namespace_by_library(args: argparse.Namespace) -> str:
         check_kubeconfig_exists(args.kubeconfig)
     except NoCluster:  # opening a client reports it
         return "default"
-    from kubernetes.aio.config import ConfigException, list_kube_config_contexts
+    from kubernetes.aio.config import list_kube_config_contexts
 
     try:
         contexts, active = list_kube_config_contexts(args.kubeconfig)
-    except (ConfigException, OSError):  # likewise
+        chosen = next((each for each in contexts if each["name"] == args.context), active)
+        return str(chosen.get("context", {}).get("namespace") or "default")
+    except Exception:  # likewise; for a malformed file the library raises errors of many types
         return "default"
-    chosen = next((each for each in contexts if each["name"] == args.context), active)
-    return str(chosen.get("context", {}).get("namespace") or "default")
 
 
 def duration_s(text: str) -> float:

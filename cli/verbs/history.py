@@ -79,7 +79,7 @@ async def history_of(client: Client, job_name: JobName, log: Path | None) -> Lis
     kind = (KINDS[key.kind].object_kind or key.kind) if key.kind in KINDS else key.kind
     event_rows = rows_of_events(events, frozenset(_pods_of(pods, kind, key.name)), kind, key.name)
     event_rows += rows_of_annotations(jobs[key], kind) if key in jobs else []
-    notes = [] if key in jobs or key.kind not in KINDS else [f"{key} is gone; this is what Events still tell of it"]
+    notes = [] if key in jobs or key.kind not in KINDS else [f"{key} is deleted; the list has the Events that remain"]
     if log is not None:
         more, unread = await asyncio.to_thread(_read, log, key)
         event_rows += more

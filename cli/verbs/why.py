@@ -168,10 +168,10 @@ def _limited_view(cluster_view: AutoscalerSnapshot, key: JobKey) -> LimitedView:
     from turnout.autoscaler.reporting.why import ClusterContext, members
     from turnout.cli.why import LimitedView
 
-    one = next(each for each in cluster_view.observation.jobs if each.job.key == key)
+    state = next(each for each in cluster_view.observation.jobs if each.job.key == key)
     pods = _pods(cluster_view, key)
-    pod_count = members(one, ClusterContext(cluster_view.gangs))
-    return LimitedView.of(one, pods, pod_count, cluster_view.missing, cluster_view.now_s)
+    pod_count = members(state, ClusterContext(cluster_view.gangs))
+    return LimitedView.of(state, pods, pod_count, cluster_view.missing, cluster_view.now_s)
 
 
 def _pods(cluster_view: AutoscalerSnapshot, key: JobKey) -> list[Pod]:
@@ -219,23 +219,23 @@ def _print_explanation(
         return
     page = TerminalPage.of_stdout(args.plain)
     if isinstance(explanation, str):
-        head, told_rows = explanation, list[why.Row]()
+        head, rows = explanation, list[why.Row]()
     elif isinstance(explanation, why.LimitedView):
-        head, told_rows = why.limited_title(explanation), why.limited_rows(explanation)
+        head, rows = why.limited_title(explanation), why.limited_rows(explanation)
     else:
-        head, told_rows = why.title(explanation), why.rows(explanation)
-    told_rows = with_gate(told_rows, gate)
+        head, rows = why.title(explanation), why.rows(explanation)
+    rows = with_gate(rows, gate)
     if repair is not None:
-        told_rows.append(("repair", repair))
+        rows.append(("repair", repair))
     if controller_report is not None:
-        told_rows = why.with_controller_report(told_rows, controller_report.text, controller_report.next)
+        rows = why.with_controller_report(rows, controller_report.text, controller_report.next)
     print(printable(head) if isinstance(explanation, str) else page.bold(printable(head)))
     if not isinstance(explanation, str):
-        told_rows += _unknown_rows(cluster_view)
-        told_rows += (
+        rows += _unknown_rows(cluster_view)
+        rows += (
             [("docs", pointer(explanation.reason.value, args.docs_base_url))] if isinstance(explanation, Chain) else []
         )
-    for label, text in told_rows:
+    for label, text in rows:
         _print_row(page, label, printable(text))
 
 
@@ -275,9 +275,9 @@ def _unknown_rows(cluster_view: AutoscalerSnapshot) -> list[tuple[str, str]]:
     """
     from turnout.cli.verb_support.listing import may_not
 
-    found = []
+    rows = []
     if cluster_view.unknown:
-        found.append(("unknown", f"you may not list {', '.join(cluster_view.unknown)}: no map, no orders of an admin"))
+        rows.append(("unknown", f"you may not list {', '.join(cluster_view.unknown)}: no map, no orders of an admin"))
     if cluster_view.missing:
-        found.append(("unknown", f"its room, its queue and what is decided on it: {may_not(cluster_view.missing)}"))
-    return found
+        rows.append(("unknown", f"its room, its queue and what is decided on it: {may_not(cluster_view.missing)}"))
+    return rows

@@ -44,10 +44,10 @@ def rows(observation: Observation, gangs: Mapping[JobKey, UnmanagedGang], gpus: 
     of: dict[str, list[JobState]] = {name: [] for name in observation.queues if not bounds_several(name)}
     for each in observation.jobs:
         of.setdefault(each.job.queue, []).append(each)
-    told_of = {each.job.key for each in observation.jobs}
+    observed_keys = {each.job.key for each in observation.jobs}
     bare: dict[str, list[UnmanagedGang]] = {}
     for gang in gangs.values():
-        if gang.key not in told_of:
+        if gang.key not in observed_keys:
             bare.setdefault(gang.queue, []).append(gang)
             of.setdefault(gang.queue, [])
     return [

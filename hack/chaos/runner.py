@@ -70,7 +70,7 @@ async def _play(found: Testbed, injectors: FaultInjectors, events: Sequence[Faul
             await wait_until_trains_again(found, injectors, record)
     await injectors.settle()
     quiet_s = time.monotonic()
-    # A worker that comes when the job is over would begin it anew.
+    # A worker that starts after the end of the job would start the job again.
     await found.until(
         lambda: found.is_complete and found.steps_since(quiet_s) >= _QUIET, "all workers train", PATIENCE_S
     )

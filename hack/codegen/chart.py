@@ -7,6 +7,7 @@ the table of values into its README, and renders deploy/manifests. tests/deploy 
 from __future__ import annotations
 
 import json
+import operator
 import re
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import unified_diff
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -276,22 +278,24 @@ def _shared_key(key: str) -> str:
 
 
 def values(text: str = "") -> Iterator[tuple[str, str, str]]:
-    """Yield (path, comment, default as JSON) of each value that has a comment.
+    """Yield (path, comment, default as JSON) of each value that has a comment. `|` in a comment is escaped for a table.
 
     text: of a values.yaml; "" for the chart's own.
     """
+    text = text or (ROOT / CHART / "values.yaml").read_text()
+    defaults = yaml.safe_load(text)
     above: list[str] = []
     comment: list[str] = []
-    for line in (text or (ROOT / CHART / "values.yaml").read_text()).splitlines():
+    for line in text.splitlines():
         indent, words = len(line) - len(line.lstrip()), line.strip()
         if words.startswith("# --"):
             comment = [words.removeprefix("# --").strip()]
         elif words.startswith("#") and comment:
             comment.append(words.removeprefix("#").strip())
-        elif match := re.match(r"(\w+):\s*(.*)$", words):
+        elif match := re.match(r"([\w-]+):(\s|$)", words):
             above = [*above[: indent // 2], match[1]]
             if comment:
-                default = json.dumps(yaml.safe_load(match[2].partition("  #")[0] or "{}"))
+                default = json.dumps(reduce(operator.getitem, above, defaults))
                 yield ".".join(above), " ".join(comment).replace("|", "\\|"), default
             comment = []
 

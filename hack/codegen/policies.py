@@ -111,7 +111,10 @@ def _policy_and_binding(
 def _levels(was: str, becomes: str, tree: Tree) -> Iterator[str]:
     """Yield CEL that two maps are equal except for the free fields, level by level. was, becomes: CEL of the maps.
 
-    tree: the free fields, as nested maps; "[]" ends the name of a list.
+    The items of a list may change their order, and among items that are equal except for their free fields only the set
+    is compared, since CEL of Kubernetes 1.30 cannot compare lists by position. So use it only for lists whose items
+    have unique names, such as the tasks of a VolcanoJob. tree: the free fields, as nested maps; "[]" ends the name of a
+    list.
     """
     yield from _same(was, becomes, f"key in {[name.removesuffix('[]') for name in tree]}")
     for name, inner in tree.items():

@@ -16,21 +16,21 @@ import yaml
 
 from hack.codegen import policies
 from turnout.autoscaler.rbac_rules import (
+    ANNOTATION_PREFIX,
     CHECKED,
     GANG_MINS,
-    GIVEN,
     KINDS,
-    LANDING,
-    LEAD,
-    MARK_PODS,
+    LANDING_RULES,
+    LEASE_RULES,
+    MARK_PODS_RULES,
     MEMORY,
-    NOTES,
+    NAMED_CONFIGMAPS,
     OBSERVE,
     POD_NOTES,
     READ,
     REVIEWED,
+    STATUS_RULES,
     TAINT_NODES,
-    TELL,
     KindRights,
     Rule,
 )
@@ -48,7 +48,7 @@ Object = dict[str, Any]
 
 def files() -> dict[str, str]:
     """Return the templates of roles, bindings and policies: their text by path relative to FOLDER."""
-    own = [("-given", GIVEN), ("-status", TELL), ("-lease", LEAD)]
+    own = [("-given", NAMED_CONFIGMAPS), ("-status", STATUS_RULES), ("-lease", LEASE_RULES)]
     found = {
         "autoscaler/roles.yaml": (
             _ON,
@@ -57,7 +57,7 @@ def files() -> dict[str, str]:
         "autoscaler/tells-of-queues.yaml": (_ON, _status_only()),
         "autoscaler/mark-pods.yaml": (
             f"and {_ON} .Values.autoscaler.markPods",
-            [*_role_and_binding("-mark-pods", MARK_PODS), *_notes_only()],
+            [*_role_and_binding("-mark-pods", MARK_PODS_RULES), *_notes_only()],
         ),
         "autoscaler/taint-nodes.yaml": (
             f"and {_ON} .Values.autoscaler.taintNodes",
@@ -79,8 +79,8 @@ def files() -> dict[str, str]:
     found["page/roles.yaml"] = (
         ".Values.page.enabled",
         [
-            *_role_and_binding("", [*page, Rule("", ("events",)), *LANDING, *REVIEWED]),
-            *_role_and_binding("-given", [replace(rule, verbs=READ) for rule in GIVEN], NAMESPACE),
+            *_role_and_binding("", [*page, Rule("", ("events",)), *LANDING_RULES, *REVIEWED]),
+            *_role_and_binding("-given", [replace(rule, verbs=READ) for rule in NAMED_CONFIGMAPS], NAMESPACE),
         ],
     )
     templates = {
@@ -120,11 +120,11 @@ def _role_and_binding(end: str, rules: Sequence[Rule], namespace: str = "") -> l
 def _viewer() -> str:
     """Return the role of a person who reads what the autoscaler, its status pages and `turnout check` read.
 
-    GIVEN has its own ConfigMaps: their names are listed one by one, in whichever namespace they are.
+    NAMED_CONFIGMAPS has its own ConfigMaps: their names are listed one by one, in whichever namespace they are.
     """
     observed = (rule for rule in OBSERVE if rule.resources != ("events",))
     rules = [replace(rule, verbs=("list", "watch")) for rule in (Rule("", ("events",), ()), *observed, *CHECKED)]
-    named = [replace(rule, verbs=("get", "list", "watch")) for rule in GIVEN]
+    named = [replace(rule, verbs=("get", "list", "watch")) for rule in NAMED_CONFIGMAPS]
     role_rules = [_rule(rule) for rule in (*_join_rules(rules), *named)]
     role = {"kind": "ClusterRole", "metadata": {"name": ACCOUNT}, "rules": role_rules}
     return template([{"apiVersion": f"{_RBAC}/v1", **role}], "viewer", ".Values.rbac.viewer")
@@ -164,8 +164,8 @@ def _sizes_only(word: str, kind: KindRights) -> list[Object]:
     word: the kind's plural, part of the policy's name.
     """
     sizes = kind.sizes or ()
-    says = f"the autoscaler may change {', '.join([*sizes, f'annotations of {NOTES}'])} only"
-    check = policies.changes_only(sizes, f"key.startsWith('{NOTES}')")
+    says = f"the autoscaler may change {', '.join([*sizes, f'annotations of {ANNOTATION_PREFIX}'])} only"
+    check = policies.changes_only(sizes, f"key.startsWith('{ANNOTATION_PREFIX}')")
     rule = (kind.group, kind.resource, ["UPDATE"])  # a patch is one too
     return policies.policy(f"{ACCOUNT}-resizes-{word}-only", rule, says, check)
 

@@ -234,8 +234,8 @@ def _hang_up(answer: aiohttp.ClientResponse) -> None:
 def collection(body: Mapping[str, Any], namespace: str = "default") -> str:
     """Return the API path of the collection of an object's kind, without a namespace for the kinds in CLUSTER_SCOPED.
 
-    Any other kind counts as namespaced, also a cluster-scoped custom kind such as Volcano's Queue. The object's own
-    namespace overrides `namespace`. body: an object with apiVersion, kind and metadata.
+    Any other kind counts as namespaced, also a cluster-scoped kind that is missing in CLUSTER_SCOPED, such as Volcano's
+    Queue. The object's own namespace overrides `namespace`. body: an object with apiVersion, kind and metadata.
     """
     version, kind = body["apiVersion"], body["kind"]
     base = f"/apis/{version}" if "/" in version else f"/api/{version}"

@@ -79,8 +79,13 @@ class Showing:
 
 
 def rows(text: str) -> tuple[Row, ...]:
-    """Return the rows of the contract's table. Raises ValueError for an incomplete row or a repeated ID."""
-    found = [_row(each) for each in yaml.load(text, yaml.CSafeLoader)]
+    """Return the rows of the contract's table. Raises ValueError for an incomplete row or a repeated ID, and for a text
+    that is no list of objects.
+    """
+    table = yaml.load(text, yaml.CSafeLoader)
+    if not isinstance(table, list) or not all(isinstance(each, dict) for each in table):
+        raise ValueError(f"{TABLE}: it must be a list of objects")
+    found = [_row(each) for each in table]
     twice = [name for name, count in Counter(row.id for row in found).items() if count > 1]
     if twice:
         raise ValueError(f"{TABLE}: {', '.join(twice)}: more than one row")

@@ -227,7 +227,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     argv: None for that of this process.
     """
-    parser = argparse.ArgumentParser(prog="python -m hack.lint.flow", description="Trace what one question passes.")
+    parser = argparse.ArgumentParser(
+        prog="python -m hack.lint.flow",
+        description="Count the modules, functions and calls that one request runs through.",
+    )
     parser.add_argument("kind", choices=QUESTIONS, nargs="+")
     parser.add_argument("--modules", action="store_true", help="name the modules")
     options = parser.parse_args(argv)

@@ -274,7 +274,8 @@ class Client:
                 _open_minimal_transport(kubeconfig, context) if minimal else None
             ) or await _open_library_transport(kubeconfig, context)
         except Exception as error:  # the loaders raise any error of YAML, TLS and file reading
-            raise BadKubeconfig(f"{kubeconfig or 'in-cluster or default kubeconfig'}: {error}") from error
+            name = kubeconfig or "in-cluster or default kubeconfig"
+            raise BadKubeconfig(f"{name} cannot be used: {_kubeconfig_fault(error)}") from error
         return cls(transport, max_in_flight=max_in_flight, qps=qps, max_call_s=max_call_s, as_user=as_user)
 
     async def __aenter__(self) -> Client:
@@ -432,6 +433,13 @@ async def _open_library_transport(kubeconfig: str | None, context: str | None) -
     from turnout.kube.client.library_transport import LibraryTransport
 
     return await LibraryTransport.open(kubeconfig, context)
+
+
+def _kubeconfig_fault(error: Exception) -> str:
+    """Return the message of an error of loading a kubeconfig, in one line."""
+    if isinstance(error, (AttributeError, LookupError, TypeError)):  # of the library: it does not check the types
+        return "it is malformed: it has no clusters, contexts and users in the form of a kubeconfig"
+    return " ".join(str(error).split())
 
 
 def _open_minimal_transport(kubeconfig: str | None, context: str | None) -> Transport | None:

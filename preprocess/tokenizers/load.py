@@ -27,7 +27,7 @@ ReadBytes = Callable[[str], bytes]  # returns the content of a file
 def load_tokenizer(files: TokenizerFiles, read: ReadBytes, is_folder: Callable[[str], bool]) -> EncoderSettings:
     """Return the tokenizer of these files, with their content as bytes, for the reference engine.
 
-    read: returns the content of a file; raises OSError, for a missing file FileNotFoundError (a folder of
+    read: returns the content of a file; raises OSError or BadOption, for a missing file FileNotFoundError (a folder of
     HFGPT2Tokenizer without tokenizer.json is then read by vocab.json and merges.txt). is_folder: returns True if a path
     is a folder. Raises BadOption if an option is missing, or if a file is missing or wrong; the message names it.
     Raises ModuleNotFoundError if Hugging Face tokenizers are needed and not installed.
@@ -56,7 +56,7 @@ def _vocabulary_file(files: TokenizerFiles) -> str:
 def _read_file(path: str, option: str, read: ReadBytes) -> bytes:
     """Return the content of a file, by `read`. option: the flag that names the file, for the message.
 
-    Raises BadOption if `read` fails.
+    Raises BadOption if `read` raises OSError, ValueError or BadOption.
     """
     try:
         return read(path)

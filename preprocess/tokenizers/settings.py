@@ -71,8 +71,8 @@ _CUT = re.compile(r"[A-Za-z] [A-Za-z]")
 def is_splittable(settings: EncoderSettings) -> bool:
     """Return True if a text may be cut before a blank between two ASCII letters without a change of its tokens.
 
-    At such a place a split rule ends one word and begins the next. This is known for the rules in this module, without
-    a normalizer and without special tokens that contain such a place; False for all other vocabularies.
+    At such a place a split rule ends one word and begins the next. A tokenizer.json is splittable only if its split
+    rule is one of this module, and it has no normalizer and no special token that contains such a place.
     """
     if settings.vocabulary is not Vocabulary.TOKENIZER_JSON:
         return True  # the three patterns above, and bytes
@@ -88,7 +88,7 @@ def is_splittable(settings: EncoderSettings) -> bool:
 def _begins_words(rule: Any) -> bool:
     """Return True if a pre-tokenizer always begins a new token at a word after a blank; False if this is not known.
 
-    rule: the JSON value of `pre_tokenizer`, of any type.
+    rule: the JSON value of `pre_tokenizer` in a file that the tokenizers library has accepted.
     """
     if not isinstance(rule, dict) or rule.get("add_prefix_space"):
         return False
@@ -106,7 +106,10 @@ def _begins_words(rule: Any) -> bool:
 
 
 def _splits_words(part: Any) -> bool:
-    """Return True if a part of a pre-tokenizer is one of the rules that split a text at words. part: of any type."""
+    """Return True if a part of a pre-tokenizer is one of the rules that split a text at words.
+
+    part: of a pre-tokenizer that the tokenizers library has accepted.
+    """
     return (
         isinstance(part, dict)
         and part.get("type") == "Split"

@@ -12,7 +12,7 @@ from tests.kit.cluster import indexed_job, pytorch_job
 from tests.simulator.jobs.world import volcano_job
 from turnout.autoscaler.cache import Cache
 from turnout.autoscaler.controller.informers import AutoscalerInformers
-from turnout.autoscaler.rbac_rules import GIVEN, NOTES, OBSERVE, READ
+from turnout.autoscaler.rbac_rules import ANNOTATION_PREFIX, NAMED_CONFIGMAPS, OBSERVE, READ
 from turnout.autoscaler.rbac_rules import KINDS as RIGHTS
 from turnout.autoscaler.settings import Settings
 from turnout.jobs.kinds.registry import KINDS
@@ -37,7 +37,7 @@ def test_every_watch_of_the_autoscaler_may_be_read():
     watched = {group_and_resource(reflector.path) for reflector in informers.reflectors.values()}
     assert len(watched) > len(KINDS)
     assert watched - readable == {("", "configmaps")}  # three of them, which follow
-    (given,) = GIVEN
+    (given,) = NAMED_CONFIGMAPS
     assert {*default.configmaps()} == {f"{chart.NAMESPACE}/{name}" for name in given.names}
 
 
@@ -101,7 +101,7 @@ def test_a_resize_changes_only_allowed_fields_and_our_annotations(kind):
     change = KINDS[kind].change(job, 3, ("a-1",))
     assert (change.method, group_and_resource(change.path.rpartition("/")[0])) == ("PATCH", of_rights(kind))
     resized = changed(job, change.body)
-    fields = {field for field in resized if not field.startswith(f"metadata.annotations.{NOTES}")}
+    fields = {field for field in resized if not field.startswith(f"metadata.annotations.{ANNOTATION_PREFIX}")}
     assert all(any(f"{field}.".startswith(f"{size}.") for size in RIGHTS[kind].sizes) for field in fields)
     assert bool(fields) == bool(RIGHTS[kind].sizes)
     resources = {group_and_resource(then.path) for then in (change.then,) if then is not None}

@@ -129,7 +129,7 @@ def test_a_job_scaled_by_hand_reads_until_when_that_bounds_it():
 
 def test_one_that_could_not_start_even_on_an_empty_cluster_is_told_so():
     _, text = explanation_text("b", world([8], LENT, state_of(job("b", minimum=20, maximum=20))))
-    assert "not more than 8 would fit if every job were gone" in text["gang"]
+    assert "at most 8 would fit in the empty cluster" in text["gang"]
     assert text["start"].startswith("not known")
 
 

@@ -353,5 +353,5 @@ async def test_what_it_cannot_do_is_said_in_a_line(tmp_path):
     assert "127.0.0.1:9" in complaint
     assert complaint.count("\n") == 1
     code, _, complaint = await turnout("why", "a", "--cooldown-s", "-1")
-    assert (code, complaint) == (2, "turnout why: --cooldown-s is -1.0: it must not be negative\n")
+    assert (code, complaint) == (2, "turnout why: --cooldown-s is -1.0: it must be a finite number of at least 0\n")
     assert (await turnout("why"))[0] == 2

@@ -6,6 +6,7 @@ import datetime
 import gzip
 import ipaddress
 import json
+import re
 import ssl
 from functools import partial
 
@@ -308,14 +309,17 @@ async def test_a_compressed_bomb_is_not_asked_for(connected, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "text", ["", "{", "a: [", "apiVersion: v1\nkind: Config\n", None], ids=["empty", "cut", "odd", "bare", "absent"]
+    "text",
+    ["", "{", "a: [", "apiVersion: v1\nkind: Config\n", None, "hello", "contexts: 5"],
+    ids=["empty", "cut", "odd", "bare", "absent", "a text", "a number of contexts"],
 )
 async def test_a_useless_kubeconfig_is_told(minimal, tmp_path, text):
     path = tmp_path / "kubeconfig"
     if text is not None:
         path.write_text(text)
-    with pytest.raises(BadKubeconfig, match="kubeconfig"):
+    with pytest.raises(BadKubeconfig, match="kubeconfig") as raised:
         await Client.open(str(path), minimal=minimal)
+    assert not re.search(r"\n|'(str|int)' object", str(raised.value))
 
 
 def certificate(folder):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import resource
 import subprocess
@@ -10,6 +11,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import fsspec
 import pytest
 
 from tests.preprocess import corpus
@@ -147,16 +149,49 @@ def test_another_tokenizer_is_rejected(capsys, tmp_path):
             "bad.jsonl, line 1: bad_json (Input data was truncated); repair it, or leave it out with --on-error skip",
             id="a faulty document",
         ),
+        pytest.param(
+            ["--input", "nosuch://x/a.jsonl", "--output-prefix", "out", "--tokenizer-type", "CharLevelTokenizer"],
+            2,
+            "nosuch://x/a.jsonl: Protocol not known: nosuch",
+            id="an input of an unknown scheme",
+        ),
+        pytest.param(
+            ["--input", "bad.jsonl", "--output-prefix", "absent://x/out", "--tokenizer-type", "CharLevelTokenizer"],
+            2,
+            "absent://x/out.preprocess.json: install absent first",
+            id="an output whose package is missing",
+        ),
+        pytest.param(
+            [
+                *("--input", "bad.jsonl", "--output-prefix", "out"),
+                *("--tokenizer-type", "HFTokenizer", "--vocab-file", "nosuch://x/tokenizer.json"),
+            ],
+            2,
+            "nosuch://x/tokenizer.json: Protocol not known: nosuch",
+            id="a vocabulary of an unknown scheme",
+        ),
+        pytest.param(["check", "nosuch://x/out"], 2, "Protocol not known: nosuch", id="a dataset of an unknown scheme"),
         pytest.param(["check", "gone"], 1, "gone.idx: there is no such file", id="a dataset that is not there"),
     ],
 )
 def test_a_wrong_command_is_told_in_one_line(words, status, message, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("bad.jsonl").write_bytes(b'{"text": "abc"')
+    fsspec.register_implementation("absent", "absent.FileSystem", clobber=True, errtxt="install absent first")
     assert command.main(words) == status
     error = capsys.readouterr().err
     assert message in error
     assert len([line for line in error.splitlines() if not line.startswith("engine_chosen")]) == 1
+
+
+def test_a_closed_output_of_a_check_is_no_traceback(tmp_path):
+    assert command.main(arguments(tmp_path)) == 0
+    reader, writer = os.pipe()
+    os.close(reader)
+    words = [sys.executable, "-m", "turnout.preprocess", "check", str(tmp_path / "result_text_document")]
+    process = subprocess.run(words, cwd=ROOT, stdout=writer, stderr=subprocess.PIPE, text=True, timeout=60)
+    os.close(writer)
+    assert (process.returncode, process.stderr) == (141, "")
 
 
 @pytest.mark.contract("DL-71", "DL-76")

@@ -13,7 +13,7 @@ from tests.preprocess import corpus
 from turnout.preprocess.errors import LostWorker
 from turnout.preprocess.local_runner import make_shards
 from turnout.preprocess.model import TextChunk
-from turnout.preprocess.options import Engine
+from turnout.preprocess.options import Engine, WorkShare
 from turnout.preprocess.run import merge_if_complete, prepare_run
 
 DOCUMENTS = corpus.texts(120)
@@ -90,6 +90,12 @@ def test_a_chunk_of_several_files_that_ends_its_worker_is_named(tmp_path):
         message = rf"a\.jsonl, bytes 0 to {len(first)} and 1 more file: .* remove .*out\.shards, then try a smaller"
         with pytest.raises(LostWorker, match=message):
             make_shards(trapped(run, 0, end_worker), lambda line: None)
+
+
+def test_the_other_indexes_end_before_their_shards_are_removed(options):
+    message = "end the other processes of --indexes, remove "
+    with prepare_run(replace(options, share=WorkShare(1, 2))) as run, pytest.raises(LostWorker, match=message):
+        make_shards(trapped(run, 1, end_worker), lambda line: None)
 
 
 def test_an_interrupted_run_goes_on(options):

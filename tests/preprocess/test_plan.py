@@ -126,6 +126,15 @@ def test_inputs_are_files_globs_and_folders_in_their_order(tmp_path):
     assert names == ["c.jsonl.zst", "a.jsonl", "b.jsonl", "a.jsonl", "b.jsonl", "c.jsonl.zst"]
 
 
+def test_a_folder_with_the_suffix_of_a_file_is_no_input(tmp_path):
+    (tmp_path / "in/dir.jsonl").mkdir(parents=True)
+    (tmp_path / "in/dir.jsonl/x.jsonl").write_bytes(b"{}")
+    (tmp_path / "in/a.jsonl").write_bytes(b"{}")
+    for pattern in ("in/*", "in", f"file://{tmp_path}/in/*", f"file://{tmp_path}/in"):
+        sources = find_input_files(corpus.options(tmp_path, pattern))
+        assert [source.path.rsplit("/", 2)[-2:] for source in sources] == [["in", "a.jsonl"]]
+
+
 @pytest.mark.parametrize(
     ("names", "changes", "message"),
     [

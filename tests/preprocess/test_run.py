@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
 import tracemalloc
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,13 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.preprocess import corpus
-from turnout.preprocess import storage
 from turnout.preprocess.dataset import Dataset, check_dataset
 from turnout.preprocess.errors import BadDocument, BadOption, OutputExists, ResumeRefused, RunInProgress
-from turnout.preprocess.options import Engine, OnError, TokenizerFiles, TokenizerType, WorkShare
+from turnout.preprocess.options import Engine, InputLimits, OnError, TokenizerFiles, TokenizerType, WorkShare
 from turnout.preprocess.progress import progress_of
 from turnout.preprocess.run import Totals, merge_if_complete, prepare_run
 from turnout.preprocess.run_lock import LockHolder, RunLock, run_lock
+from turnout.preprocess.run_record import RunIdentity, first_difference
 from turnout.preprocess.shards import LINES_BYTES, make_shard, record_path
 
 DOCUMENTS = corpus.texts(120)
@@ -216,6 +216,15 @@ class TestFaults:
         else:
             assert not quarantine.exists()
 
+    def test_a_dataset_without_faults_has_no_lists_of_an_earlier_one(self, chunk_bytes, tmp_path):
+        of = _faulty(tmp_path, chunk_bytes=chunk_bytes, on_error=OnError.QUARANTINE)
+        corpus.run(of)
+        for path in [*tmp_path.glob("out.preprocess.json"), *tmp_path.glob("out_text_document.*")]:
+            path.unlink()
+        (tmp_path / "b.jsonl").write_bytes(corpus.lines(["repaired"]))
+        corpus.run(of)
+        assert not [*tmp_path.glob("out.faults.jsonl"), *tmp_path.glob("out.quarantine.jsonl")]
+
     def test_a_stopped_run_goes_on_with_another_policy(self, chunk_bytes, tmp_path):
         of = _faulty(tmp_path, chunk_bytes=chunk_bytes)
         with pytest.raises(BadDocument):
@@ -338,6 +347,13 @@ class TestResume:
         with pytest.raises(ResumeRefused, match=what):
             corpus.run(replace(of, **changes))
 
+    def test_an_input_of_another_format_is_named(self):
+        one, other = (
+            RunIdentity((("a.gz", form, 5),), ("text",), "HF", "0", None, False, False, 1, 1, 1)
+            for form in ("jsonl.gz", "tar.gz")
+        )
+        assert first_difference(one, other) == "input a.gz (jsonl.gz, 5 bytes) is now a.gz (tar.gz, 5 bytes)"
+
     def test_a_torn_shard_is_made_again(self, tmp_path):
         of = self._begun(tmp_path)
         shard = Path(f"{of.output_prefix}.shards/00000001.0.tokens")
@@ -362,7 +378,8 @@ class TestResume:
     def test_an_output_of_something_else_is_kept(self, tmp_path):
         of = self._begun(tmp_path)
         corpus.run(of)
-        with pytest.raises(OutputExists, match="append_eod was True, is False"):
+        files = r"out\.preprocess\.json, .*/out_text_document\.bin and \.idx, or choose another prefix"
+        with pytest.raises(OutputExists, match=f"append_eod was True, is False; remove .*/{files}"):
             corpus.run(replace(of, append_eod=False))
         with pytest.raises(OutputExists, match="engine was gigatoken, is reference"):
             corpus.run(replace(of, engine=Engine.REFERENCE))
@@ -418,6 +435,27 @@ class TestShares:
             assert merge_if_complete(one, [make_shard(one.settings, chunk) for chunk in one.pending]) is None
             assert merge_if_complete(other, [make_shard(other.settings, chunk) for chunk in other.pending]) is None
         assert corpus.run(shares[2]) is not None
+
+    def test_a_share_whose_plan_was_replaced_loses_no_document(self, tmp_path):
+        shares = self._options(tmp_path)
+        replanned = [replace(share, limits=InputLimits(chunk_bytes=900)) for share in shares]
+        with prepare_run(shares[1]) as old:
+            shutil.rmtree(f"{shares[0].output_prefix}.shards")
+            assert [corpus.run(replanned[0]), corpus.run(replanned[2])] == [None, None]
+            records = [make_shard(old.settings, chunk) for chunk in old.pending]
+            assert corpus.run(replanned[0]) is None
+            with pytest.raises(ResumeRefused, match="replaced during this run; start again"):
+                merge_if_complete(old, records)
+        assert corpus.run(replanned[1]).documents == len(DOCUMENTS)
+        assert corpus.output(shares[0]) == corpus.reference(DOCUMENTS)
+
+    def test_a_share_whose_dataset_another_one_merged_is_done(self, tmp_path):
+        shares = self._options(tmp_path)
+        corpus.run(shares[2])
+        with prepare_run(shares[0]) as one, prepare_run(shares[1]) as other:
+            records = [make_shard(one.settings, chunk) for chunk in one.pending]
+            totals = merge_if_complete(other, [make_shard(other.settings, chunk) for chunk in other.pending])
+            assert merge_if_complete(one, records) == totals is not None
 
 
 @pytest.mark.contract("DL-78")
@@ -508,19 +546,12 @@ class TestObjectStorage:
                 run.lock.check()
         assert not memory.exists("/data/out.shards/run-0.lock")
 
-    def test_a_file_that_fails_to_be_written_does_not_appear(self, tmp_path):
-        _, memory = self._options(tmp_path)
-        with suppress(ValueError), storage.atomic_file("memory://data/x") as file:
-            file.write(b"half")
-            raise ValueError("midway")
-        assert not memory.exists("/data/x")
-
-    def test_a_file_that_fails_to_be_replaced_keeps_its_content(self, tmp_path):
-        (tmp_path / "x").write_bytes(b"old")
-        with suppress(ValueError), storage.atomic_file(f"file://{tmp_path}/x") as file:
-            file.write(b"half")
-            raise ValueError("midway")
-        assert (tmp_path / "x").read_bytes() == b"old"
+    def test_a_glob_gives_files_and_no_folders(self, tmp_path):
+        of, memory = self._options(tmp_path)
+        memory.pipe_file("/corpus/dir.jsonl/y.jsonl", corpus.lines(["other"]))
+        memory.pipe_file("/corpus/plain/y.jsonl", corpus.lines(["other"]))
+        corpus.run(replace(of, inputs=("memory://corpus/*",)))
+        assert memory.cat_file("/data/out_text_document.bin") == corpus.reference(DOCUMENTS)[0]
 
 
 def test_an_end_that_the_vocabulary_lacks_is_refused(tmp_path):

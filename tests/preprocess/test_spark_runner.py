@@ -268,7 +268,8 @@ def test_a_job_that_spark_ends_without_a_task_names_no_inputs(folder):
 
 
 def record(index, documents=1):
-    return ShardRecord(index, (), documents, documents, 10, (documents,), (KeyTotals(documents, 5, "0" * 32),), {}, ())
+    keys = (KeyTotals(documents, 5, "0" * 32),)
+    return ShardRecord(index, "", (), documents, documents, 10, (documents,), keys, {}, ())
 
 
 def chunk(index):

@@ -13,8 +13,12 @@ from hypothesis import strategies as st
 
 from tests.preprocess import corpus
 from turnout.preprocess import storage
+from turnout.preprocess.documents import LineReader
 from turnout.preprocess.errors import BadOption
+from turnout.preprocess.model import Piece, TextChunk
 from turnout.preprocess.options import Engine, TokenizerFiles, TokenizerType
+from turnout.preprocess.plan import find_input_files
+from turnout.preprocess.sample import PLACE_BYTES, sample_texts
 from turnout.preprocess.tokenizers.encoders import BATCH_CHARACTERS, MIN_CACHED_CHARACTERS, batches, get_encoder
 from turnout.preprocess.tokenizers.engine_choice import choose_engine
 from turnout.preprocess.tokenizers.load import load_tokenizer
@@ -265,3 +269,10 @@ def test_settings_can_be_sent(files):
     settings = loaded(files, TokenizerType.HF, vocab_file="tokenizer.json")
     assert settings.vocabulary is Vocabulary.TOKENIZER_JSON
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(settings), type=EncoderSettings) == settings
+
+
+def test_the_rest_of_a_line_is_no_document_of_the_sample(tmp_path):
+    (tmp_path / "a.jsonl").write_bytes(b'{"text":"'.ljust(PLACE_BYTES, b"x") + b'{"text":"inner"}')
+    sources = find_input_files(corpus.options(tmp_path, "a.jsonl"))
+    chunk = TextChunk(0, (Piece(0, 0, sources[0].size_bytes),))
+    assert sample_texts(sources, [chunk], LineReader(("text",), 1 << 30), 10) == []

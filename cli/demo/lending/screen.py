@@ -106,8 +106,8 @@ class LendingScreen:
         if self._live is not None:
             self._live.update(_board(story, moment), refresh=True)
 
-    def _row(self, at: str, leaves: Sequence[Text], why: str, what: Text) -> None:
-        row = _row(at, leaves, why, what, self._console.width)
+    def _row(self, time_text: str, leaf_cells: Sequence[Text], reason: str, caption: Text) -> None:
+        row = _row(time_text, leaf_cells, reason, caption, self._console.width)
         self._console.print(row, no_wrap=True, overflow="crop", soft_wrap=False)
 
     def _gpu_text(self, story: Story, seats: Seats, leaf: Sequence[str]) -> Text:
@@ -136,20 +136,20 @@ class LendingScreen:
         self._console.print(Text(sentence(story, sums), style="bold"))
 
 
-def _row(at: str, leaves: Sequence[Text], why: str, what: Text, width: int) -> Text:
+def _row(time_text: str, leaf_cells: Sequence[Text], reason: str, caption: Text, width: int) -> Text:
     """Return one line of the story; text beyond `width` columns continues on the next line, below its column.
 
-    at: the time. leaves: cells of the leaf switches. why: the reason. what: the caption.
+    time_text: seconds since the beginning. leaf_cells: a text for each leaf switch. reason: why the step is made.
     """
-    row = Text(f"{at:>4}  ", style="", end="")
-    for leaf in leaves:
+    row = Text(f"{time_text:>4}  ", style="", end="")
+    for leaf in leaf_cells:
         row.append_text(leaf)
         row.append(" " * (NODES_PER_LEAF * GPUS_PER_NODE - len(leaf) + 2))
-    row.append(f"{why:<{_WHY}}  ", style="bold")
+    row.append(f"{reason:<{_WHY}}  ", style="bold")
     indent = len(row)
-    for number, part in enumerate(wrap(what.plain, max(_MIN_WIDTH, width - indent))):
+    for number, part in enumerate(wrap(caption.plain, max(_MIN_WIDTH, width - indent))):
         row.append("\n" + " " * indent if number else "")
-        row.append(part, style=what.style)
+        row.append(part, style=caption.style)
     return row
 
 

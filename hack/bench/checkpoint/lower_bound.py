@@ -63,7 +63,7 @@ class MemoryCopy:
         ]
         if backwards:
             pieces = [(source, target, length) for target, source, length in pieces]
-        self._tensors = tensors  # kept: their addresses are
+        self._tensors = tensors  # keeps the tensors alive, because only their addresses are stored
         self._shares = split(pieces, threads)
         self._pool = ThreadPoolExecutor(threads) if threads > 1 else None
 

@@ -46,8 +46,8 @@ class ControllerResults:
         return Outcome(title, tables, self.targets(), self._notes(quick), more=more)
 
     def targets(self) -> list[Target]:
-        """Return the targets: no measure is worse than the Training Operator's, and the absolute bounds, of which
-        docs/jobs.md states some.
+        """Return the targets: no measure but the replacement of lost pods is worse than the Training Operator's; and
+        absolute bounds, of which docs/jobs.md states some.
         """
         rest, steady = self.our_rest, f"{self.size.steady_jobs:,} jobs at rest"
         rows = self._rows()

@@ -15,8 +15,12 @@ from hack.bench.health.hangs import measure
 from hack.bench.health.trials import NodeCheckTrial, NodeFindings, Scene, count_innocents, extra_groups
 from hack.bench.support.outcome import Outcome, Scale, Table, Target, combine
 
-ISSUE = Scene("issue", 1_024, dead=3, tired=1, far=1, cut=1)
-SCENES = (ISSUE, Scene("third", 64, dead=16, tired=2, far=2, cut=1), Scene("few", 8, dead=2))
+ISSUE = Scene("issue", 1_024, failing_networks=3, slow_computations=1, slow_networks=1, failing_links=1)
+SCENES = (
+    ISSUE,
+    Scene("third", 64, failing_networks=16, slow_computations=2, slow_networks=2, failing_links=1),
+    Scene("few", 8, failing_networks=2),
+)
 _LOG2 = log2(ISSUE.nodes)
 COLUMNS = {"rule": "", "exact": "g", "faults missed": "d", "innocents blamed": "d", "most rounds": "d"}
 COLUMNS |= {"extra groups, mean": ".3g", "most extra groups": "d"}
@@ -49,7 +53,8 @@ class NodeCheckResults:
             for rule, findings, ran, more
             in zip(("ours", "dlrover"), (self.ours, self.theirs), rounds, extra, strict=True)
         ]  # fmt: skip
-        title = f"{scene.dead} bad, {scene.tired + scene.far} slow, {scene.cut} link of {scene.nodes:,}"
+        slow = scene.slow_computations + scene.slow_networks
+        title = f"{scene.failing_networks} bad, {slow} slow, {scene.failing_links} link of {scene.nodes:,}"
         return Table(f"{title}: {len(self.trials)} clusters", COLUMNS, rows)
 
 

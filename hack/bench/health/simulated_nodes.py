@@ -11,8 +11,8 @@ from random import Random
 from turnout.launcher.health.judge_nodes import next_groups_or_verdict
 from turnout.launcher.health.model import Check, FaultCause, Finding, Group, Groups, Measured, StragglerLimits, Verdict
 
-NOBODY: frozenset[int] = frozenset()
-NOWHERE: frozenset[tuple[int, int]] = frozenset()
+NO_NODES: frozenset[int] = frozenset()
+NO_LINKS: frozenset[tuple[int, int]] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,12 +20,12 @@ class SimulatedNodes:
     """Nodes n0, n1, ... by number, neighbours next to one another."""
 
     nodes: int  # number of nodes
-    dead: frozenset[int] = NOBODY  # nodes whose network fails
-    broken: frozenset[int] = NOBODY  # nodes whose own computation fails
-    cut: frozenset[tuple[int, int]] = NOWHERE  # links that fail
-    thin: frozenset[tuple[int, int]] = NOWHERE  # links that are slow
-    tired: frozenset[int] = NOBODY  # nodes whose computation is slow
-    far: frozenset[int] = NOBODY  # nodes whose network is slow
+    failing_networks: frozenset[int] = NO_NODES  # nodes whose network fails
+    failing_computations: frozenset[int] = NO_NODES  # nodes whose own computation fails
+    failing_links: frozenset[tuple[int, int]] = NO_LINKS  # links that fail
+    slow_links: frozenset[tuple[int, int]] = NO_LINKS  # links that are slow
+    slow_computations: frozenset[int] = NO_NODES  # nodes whose computation is slow
+    slow_networks: frozenset[int] = NO_NODES  # nodes whose network is slow
     factor: float = 3.0  # time of a slow node or link / time of a healthy one
     seed: int = 0  # of the noise
     compute_s: float = 1.0  # computation of a healthy node
@@ -36,20 +36,24 @@ class SimulatedNodes:
         """Name all nodes."""
         return tuple(f"n{number}" for number in range(self.nodes))
 
-    def measure(self, group: Group, run: int = 0) -> Measured:
-        """Return what this group would measure. run: number of the round, which seeds the noise of 10 %."""
+    def measure(self, group: Group, round_number: int = 0) -> Measured:
+        """Return what this group would measure. round_number: seeds the noise of 10 %."""
         numbers = [int(name[1:]) for name in group]
-        rng = Random(f"{self.seed} {run} {group}")
+        rng = Random(f"{self.seed} {round_number} {group}")
         compute = tuple(
             None
-            if number in self.broken
-            else self.compute_s * rng.uniform(0.9, 1.1) * (self.factor if number in self.tired else 1)
+            if number in self.failing_computations
+            else self.compute_s * rng.uniform(0.9, 1.1) * (self.factor if number in self.slow_computations else 1)
             for number in numbers
         )
         inside = {(one, other) for one in numbers for other in numbers}
-        if not {*numbers}.isdisjoint(self.dead | self.broken) or inside & self.cut or len(numbers) < 2:
+        if (
+            not {*numbers}.isdisjoint(self.failing_networks | self.failing_computations)
+            or inside & self.failing_links
+            or len(numbers) < 2
+        ):
             return Measured(group, compute, None)
-        slow = not {*numbers}.isdisjoint(self.far) or inside & self.thin
+        slow = not {*numbers}.isdisjoint(self.slow_networks) or inside & self.slow_links
         pair_s = self.collective_s * rng.uniform(0.9, 1.1) * (self.factor if slow else 1)
         return Measured(group, compute, pair_s * 2 * (len(numbers) - 1) / len(numbers))
 

@@ -22,23 +22,23 @@ class Scene:
 
     name: str
     nodes: int
-    dead: int  # nodes whose network fails
-    tired: int = 0  # nodes that compute slowly
-    far: int = 0  # nodes with a slow network
-    cut: int = 0  # links that fail
+    failing_networks: int  # nodes whose network fails
+    slow_computations: int = 0  # nodes that compute slowly
+    slow_networks: int = 0  # nodes with a slow network
+    failing_links: int = 0  # links that fail
 
     def draw_cluster(self, seed: int) -> SimulatedNodes:
         """Return a cluster with faults at random places, chosen by `seed`; no node has two faults."""
         rng = Random(f"{self.name} {seed}")
-        links = [(at * 2, at * 2 + 1) for at in rng.sample(range(self.nodes // 2), self.cut)]
+        links = [(at * 2, at * 2 + 1) for at in rng.sample(range(self.nodes // 2), self.failing_links)]
         healthy = sorted({*range(self.nodes)} - {*chain(*links)})
-        faulty = rng.sample(healthy, self.dead + self.tired + self.far)
+        faulty = rng.sample(healthy, self.failing_networks + self.slow_computations + self.slow_networks)
         return SimulatedNodes(
             self.nodes,
-            dead=frozenset(faulty[: self.dead]),
-            tired=frozenset(faulty[self.dead : self.dead + self.tired]),
-            far=frozenset(faulty[self.dead + self.tired :]),
-            cut=frozenset(links),
+            failing_networks=frozenset(faulty[: self.failing_networks]),
+            slow_computations=frozenset(faulty[self.failing_networks : self.failing_networks + self.slow_computations]),
+            slow_networks=frozenset(faulty[self.failing_networks + self.slow_computations :]),
+            failing_links=frozenset(links),
             seed=seed,
             compute_s=MATMUL_S,
             collective_s=REDUCE_S,
@@ -64,7 +64,8 @@ class NodeCheckTrial:
     def suspects(self) -> set[str]:
         """Return the names of all nodes that were in a first-round group with a fault."""
         cluster = self.cluster
-        faulty = {f"n{number}" for number in cluster.dead | cluster.tired | cluster.far | {*chain(*cluster.cut)}}
+        nodes = cluster.failing_networks | cluster.slow_computations | cluster.slow_networks
+        faulty = {f"n{number}" for number in nodes | {*chain(*cluster.failing_links)}}
         return {*chain(*(group for group in self.rounds[0] if not faulty.isdisjoint(group)))}
 
 
@@ -73,9 +74,9 @@ class NodeFindings:
     """The findings of one rule on one simulated cluster."""
 
     bad: frozenset[int]  # numbers of the nodes
-    tired: frozenset[int]  # nodes that compute slowly
-    far: frozenset[int]  # nodes with a slow network
-    cut: frozenset[tuple[int, ...]] = frozenset()  # bad links; only our rule reports them
+    slow_computations: frozenset[int]  # nodes that compute slowly
+    slow_networks: frozenset[int]  # nodes with a slow network
+    failing_links: frozenset[tuple[int, ...]] = frozenset()  # bad links; only our rule reports them
     more: bool = False  # the rule also reports undecided groups or slow links, which no scene has
 
     def is_exact(self, cluster: SimulatedNodes) -> bool:
@@ -84,15 +85,25 @@ class NodeFindings:
 
     def count_false_reports(self, cluster: SimulatedNodes) -> int:
         """Count the nodes that are blamed wrongly; for a wrong link both ends."""
-        ends = {*chain(*self.cut - cluster.cut)}
-        return len((self.bad - cluster.dead) | (self.tired - cluster.tired) | (self.far - cluster.far) | ends)
+        ends = {*chain(*self.failing_links - cluster.failing_links)}
+        return len(
+            (self.bad - cluster.failing_networks)
+            | (self.slow_computations - cluster.slow_computations)
+            | (self.slow_networks - cluster.slow_networks)
+            | ends
+        )
 
     def count_missed(self, cluster: SimulatedNodes) -> int:
         """Count the faults of the cluster that are not reported."""
         return sum(
             map(
                 len,
-                (cluster.dead - self.bad, cluster.tired - self.tired, cluster.far - self.far, cluster.cut - self.cut),
+                (
+                    cluster.failing_networks - self.bad,
+                    cluster.slow_computations - self.slow_computations,
+                    cluster.slow_networks - self.slow_networks,
+                    cluster.failing_links - self.failing_links,
+                ),
             )
         )
 
@@ -113,7 +124,7 @@ def judge_with_both_rules(cluster: SimulatedNodes) -> NodeCheckTrial:
 def our_findings(trial: NodeCheckTrial) -> NodeFindings:
     """Return our rule's verdict in the form in which both rules are compared."""
     verdict = trial.verdict
-    bad, tired, far = (
+    bad, slow_computations, slow_networks = (
         frozenset(number for (number,) in numbers(those, *causes))
         for those, causes in (
             (verdict.bad_nodes, ()),
@@ -122,7 +133,7 @@ def our_findings(trial: NodeCheckTrial) -> NodeFindings:
         )
     )
     more = bool(verdict.undecided or verdict.slow_links)
-    return NodeFindings(bad, tired, far, frozenset(numbers(verdict.bad_links)), more)
+    return NodeFindings(bad, slow_computations, slow_networks, frozenset(numbers(verdict.bad_links)), more)
 
 
 def their_findings(trial: NodeCheckTrial) -> NodeFindings:
@@ -131,7 +142,7 @@ def their_findings(trial: NodeCheckTrial) -> NodeFindings:
     DLRover does not tell if a slow node computes slowly or has a slow network: each counts as reported correctly.
     """
     slow, cluster = frozenset(trial.theirs.slow), trial.cluster
-    return NodeFindings(frozenset(trial.theirs.bad), slow - cluster.far, slow & cluster.far)
+    return NodeFindings(frozenset(trial.theirs.bad), slow - cluster.slow_networks, slow & cluster.slow_networks)
 
 
 def count_innocents(findings: Sequence[NodeFindings], trials: Sequence[NodeCheckTrial]) -> int:

@@ -1,7 +1,7 @@
 """Gangs on a real kube-scheduler that knows no extender: behind our gates, and as it schedules them itself.
 
-Crossings of a gang's ring are held against best fit by level in memory, which sees each gang whole. Both ways meet the
-same streams in one run. Source: docs/managed-clusters.md
+The ring crossings are compared with a best fit by level that is computed in memory and knows the whole gang. Both ways
+get the same streams in one run. Source: docs/managed-clusters.md
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ TAKEOVER_S = 5.0  # within which a replica takes over
 def measure(scale: Scale) -> Outcome:
     """Measure our nominator with real schedulers, and Kueue if the environment names its manager.
 
-    Quick: one seed of 15 gangs. In full: ten seeds of 40 gangs; Kueue runs over the first three of them.
+    Smallest: one seed of 4 gangs. Quick: one seed of 15 gangs. In full: ten seeds of 40 gangs; Kueue runs over the
+    first three of them. The crowd has 500 waiting gangs in full, else 20.
     """
     seeds, gangs = scale.pick((tuple(range(1, 11)), 40), ((1,), 15), ((1,), 4))
     cells = [

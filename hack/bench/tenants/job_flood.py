@@ -96,8 +96,9 @@ async def _measure_during_flood(api: Api, name: str, flood: int, honest: int, mo
 
 
 async def _flood(api: Api, name: str, count: int, more: Raw) -> None:
-    """Create `count` jobs of the greedy tenant and change their annotations in turn, until cancelled. more: of their
-    specs.
+    """Create `count` jobs of the greedy tenant and change their annotations in turn, until cancelled.
+
+    more: further fields of their specs.
     """
     await api.create_all([job(GREEDY, f"{name}-{number}", 1, more) for number in range(count)])
     turn = 0

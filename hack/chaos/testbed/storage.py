@@ -56,7 +56,10 @@ class Storage:
             _libc.umount2(os.fsencode(self.folder), _MNT_DETACH)
 
     def committed_steps(self) -> set[int]:
-        """Return the steps that have a manifest in the storage; those read so far if it cannot be read."""
+        """Return the steps that have a manifest in the storage.
+
+        If reading fails, return the steps found before the failure, most often none.
+        """
         found = set[int]()
         with suppress(OSError):
             for entry in os.scandir(self.run):

@@ -148,6 +148,13 @@ def test_what_cannot_be_read_counts_as_absent(text):
     assert read(dict.fromkeys(("terms", "strikes", "at"), text), NOW_S) == Memory()
 
 
+def test_an_entry_with_a_number_out_of_range_is_left_out():
+    terms = '{"a":[0,1,false,true,["","",""]],"b":[1,0,false,true,["","",""]],"c":[1,1,false,true,["","",""]]}'
+    strikes = '[["a",0,1,1],["b",1,-5,1],["c",1,1,-1],["d",1,0,0]]'
+    memory = read({"terms": terms, "strikes": strikes, "at": f"{NOW_S:.0f}"}, NOW_S)
+    assert (list(memory.terms), memory.strikes) == (["c"], (Strike("d", 1, 0.0, 0.0),))
+
+
 def test_what_is_written_fits_a_configmap():
     words = dict.fromkeys((labels.MIN_WORKERS, labels.MAX_WORKERS, labels.UNIT), "9" * 14)
     terms = {f"{number:036d}": Terms(9_999, Sizes(9_999), words, True) for number in range(MAX_TERMS + 9)}

@@ -43,7 +43,22 @@ CASES = {
     "nothing places": (only(deployment("autoscaler")), 0, "doubtful", "not installed", "extender.enabled=true"),
     "a nominator is there": (only(deployment("nominator")), 1, "fine", "nominations: used", ""),
     "beside a nominator the extender is a choice": (only(deployment("nominator")), 0, "fine", "not installed", ""),
-    "none of its replicas is ready": (only(deployment("nominator", 0)), 1, "doubtful", "not used", ""),
+    "none of its replicas is ready": (
+        only(deployment("nominator", 0)), 1, "wrong", "no replica is ready", "describe deployment turnout-nominator"
+    ),
+    "no replica of the extender is ready": (
+        only(deployment("extender", 0)), 0, "wrong", "no replica is ready", "describe deployment turnout-extender"
+    ),
+    "no replica lifts gates": (
+        only(deployment("nominator", 0, args=["--gates"]), methods=SERVED), 2, "wrong",
+        "gates: 3 pods wait; the nominator is installed, no replica is ready", "describe deployment",
+    ),
+    "beside a nominator that is not ready nothing places": (
+        only(deployment("nominator", 0)), 0, "doubtful", "not installed", ""
+    ),
+    "an extender that was scaled to 0": (
+        only({**deployment("extender", 0), "spec": {"replicas": 0}}), 0, "doubtful", "with 0 replicas", "scale"
+    ),
     "too old for nominations": (
         only(deployment("autoscaler"), server_version="v1.29.3"), 1, "doubtful", "cannot use them", "1.30"
     ),

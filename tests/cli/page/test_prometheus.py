@@ -77,6 +77,11 @@ def test_an_answer_that_is_none_is_refused(body):
         read_series(body.encode(), "type")
 
 
+def test_an_answer_of_another_type_names_the_type():
+    with pytest.raises(BadAnswer, match="its answer is a vector, not a matrix"):
+        read_series(BAD["another type"].encode(), "type")
+
+
 def test_values_that_are_no_amount_are_left_out():
     points = [(0, "NaN"), (1, "+Inf"), (2, -1), (3, 1e300), (4, 5)]
     assert read_series(matrix(({"type": "used"}, points)).encode(), "type") == {"used": {4: 5.0}}

@@ -125,6 +125,15 @@ def test_without_an_api_server_a_verb_fails_in_a_line(argv, tmp_path, capsys):
     assert complaint.count("\n") == 1
 
 
+@pytest.mark.parametrize("text", ["hello", "contexts: 5", "- a", "{", "\0", "contexts: [{name: a, context: text}]"])
+def test_a_malformed_kubeconfig_is_a_failure_in_one_line(text, tmp_path, capsys):
+    (tmp_path / "config").write_text(f"{text}\ncurrent-context: a" if "name" in text else text)
+    assert main(["why", "bert", "--kubeconfig", str(tmp_path / "config")]) == ExitCode.FAILED
+    complaint = capsys.readouterr().err
+    assert complaint.startswith(f"turnout why: {tmp_path / 'config'} cannot be used: ")
+    assert complaint.count("\n") == 1
+
+
 @pytest.mark.parametrize("argv", [*ASKING, ["version"]], ids=" ".join)
 def test_without_a_kubeconfig_a_verb_says_what_to_do_next(argv, tmp_path, capsys, caplog):
     more = ["--", "true"] if argv[0] == "submit" else []

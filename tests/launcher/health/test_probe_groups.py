@@ -23,7 +23,7 @@ def some(*found):
 
 def true(floor, rounds):
     """Give what can be found: faulty nodes, and bad links that a first-round group tried without another fault."""
-    dead = floor.dead | floor.broken
+    dead = floor.failing_networks | floor.failing_computations
     group_sets = [{int(name[1:]) for name in group} for group in rounds[0]]
 
     def passes_of(links, others):
@@ -31,10 +31,10 @@ def true(floor, rounds):
 
     return (
         sorted((number,) for number in dead),
-        passes_of(floor.cut, dead),
-        sorted((number,) for number in floor.tired),
-        sorted((number,) for number in floor.far),
-        passes_of(floor.thin, dead | floor.far),
+        passes_of(floor.failing_links, dead),
+        sorted((number,) for number in floor.slow_computations),
+        sorted((number,) for number in floor.slow_networks),
+        passes_of(floor.slow_links, dead | floor.slow_networks),
     )
 
 
@@ -43,10 +43,10 @@ def verdicts_told(verdict, floor, rounds):
     truth = true(floor, rounds)
     return (
         numbers(verdict.bad_nodes),
-        [link for link in numbers(verdict.bad_links) if link in truth[1] or link not in floor.cut],
+        [link for link in numbers(verdict.bad_links) if link in truth[1] or link not in floor.failing_links],
         numbers(verdict.slow_nodes, COMPUTE),
         numbers(verdict.slow_nodes, NETWORK),
-        [link for link in numbers(verdict.slow_links) if link in truth[4] or link not in floor.thin],
+        [link for link in numbers(verdict.slow_links) if link in truth[4] or link not in floor.slow_links],
     )
 
 
@@ -75,17 +75,24 @@ def test_a_round_that_finds_nothing_is_the_only_one(nodes):
 
 # Who is found in how many rounds. Where DLRover's verdict differs: docs/facts/dlrover.md 2.3
 FOUND = [
-    pytest.param(SimulatedNodes(4, dead=some(1)), [1], 2, id="one of four"),
-    pytest.param(SimulatedNodes(6, dead=some(5)), [5], 2, id="the sixth of six, mixed with good ones: DL-81"),
-    pytest.param(SimulatedNodes(6, dead=some(0, 1)), [0, 1], 3, id="both of a pair"),
+    pytest.param(SimulatedNodes(4, failing_networks=some(1)), [1], 2, id="one of four"),
     pytest.param(
-        SimulatedNodes(8, dead=some(0, 2, 4)), [0, 2, 4], 3, id="three of eight: DLRover blames 1 and 3 as well"
+        SimulatedNodes(6, failing_networks=some(5)), [5], 2, id="the sixth of six, mixed with good ones: DL-81"
     ),
-    pytest.param(SimulatedNodes(6, dead=some(0, 2, 4)), [0, 2, 4], 4, id="half of six: DLRover blames all"),
-    pytest.param(SimulatedNodes(3, dead=some(1)), [1], 4, id="one of three: DLRover blames all"),
-    pytest.param(SimulatedNodes(3, broken=some(1)), [1], 2, id="one of three whose own computation failed"),
-    pytest.param(SimulatedNodes(2, broken=some(1)), [1], 2, id="one of two whose own computation failed"),
-    pytest.param(SimulatedNodes(1, broken=some(0)), [0], 1, id="one alone whose own computation failed"),
+    pytest.param(SimulatedNodes(6, failing_networks=some(0, 1)), [0, 1], 3, id="both of a pair"),
+    pytest.param(
+        SimulatedNodes(8, failing_networks=some(0, 2, 4)),
+        [0, 2, 4],
+        3,
+        id="three of eight: DLRover blames 1 and 3 as well",
+    ),
+    pytest.param(SimulatedNodes(6, failing_networks=some(0, 2, 4)), [0, 2, 4], 4, id="half of six: DLRover blames all"),
+    pytest.param(SimulatedNodes(3, failing_networks=some(1)), [1], 4, id="one of three: DLRover blames all"),
+    pytest.param(
+        SimulatedNodes(3, failing_computations=some(1)), [1], 2, id="one of three whose own computation failed"
+    ),
+    pytest.param(SimulatedNodes(2, failing_computations=some(1)), [1], 2, id="one of two whose own computation failed"),
+    pytest.param(SimulatedNodes(1, failing_computations=some(0)), [0], 1, id="one alone whose own computation failed"),
 ]
 
 
@@ -102,15 +109,19 @@ def test_bad_nodes(floor, bad, rounds):
     ("floor", "found"),
     [
         pytest.param(
-            SimulatedNodes(4, cut=some((0, 1))),
+            SimulatedNodes(4, failing_links=some((0, 1))),
             (FaultCause.LINK_FAILED, 0, 1),
             id="a pair of good nodes: DLRover finds none",
         ),
         pytest.param(
-            SimulatedNodes(5, cut=some((2, 4))), (FaultCause.LINK_FAILED, 2, 4), id="inside of a group of three"
+            SimulatedNodes(5, failing_links=some((2, 4))),
+            (FaultCause.LINK_FAILED, 2, 4),
+            id="inside of a group of three",
         ),
-        pytest.param(SimulatedNodes(3, cut=some((0, 2))), (FaultCause.LINK_FAILED, 0, 2), id="between two of three"),
-        pytest.param(SimulatedNodes(6, thin=some((2, 3))), (FaultCause.LINK_SLOW, 2, 3), id="a slow one"),
+        pytest.param(
+            SimulatedNodes(3, failing_links=some((0, 2))), (FaultCause.LINK_FAILED, 0, 2), id="between two of three"
+        ),
+        pytest.param(SimulatedNodes(6, slow_links=some((2, 3))), (FaultCause.LINK_SLOW, 2, 3), id="a slow one"),
     ],
 )
 def test_bad_links(floor, found):
@@ -123,54 +134,63 @@ def test_bad_links(floor, found):
 @pytest.mark.parametrize(
     ("floor", "limits", "slow"),
     [
-        pytest.param(SimulatedNodes(6, tired=some(1)), StragglerLimits(), [(COMPUTE, 1)], id="slow alone"),
+        pytest.param(SimulatedNodes(6, slow_computations=some(1)), StragglerLimits(), [(COMPUTE, 1)], id="slow alone"),
         pytest.param(
-            SimulatedNodes(6, far=some(1)), StragglerLimits(), [(NETWORK, 1)], id="slow with each of the others"
+            SimulatedNodes(6, slow_networks=some(1)),
+            StragglerLimits(),
+            [(NETWORK, 1)],
+            id="slow with each of the others",
         ),
         pytest.param(
-            SimulatedNodes(6, far=some(1), tired=some(1)),
+            SimulatedNodes(6, slow_networks=some(1), slow_computations=some(1)),
             StragglerLimits(),
             [(COMPUTE, 1), (NETWORK, 1)],
             id="both, told apart",
         ),
         pytest.param(
-            SimulatedNodes(6, far=some(1), tired=some(4)),
+            SimulatedNodes(6, slow_networks=some(1), slow_computations=some(4)),
             StragglerLimits(),
             [(COMPUTE, 4), (NETWORK, 1)],
             id="two nodes",
         ),
         pytest.param(
-            SimulatedNodes(4, tired=some(1, 3)),
+            SimulatedNodes(4, slow_computations=some(1, 3)),
             StragglerLimits(),
             [],
             id="half of four: the mean of the others is raised",
         ),
         pytest.param(
-            SimulatedNodes(6, far=some(1, 2)), ROBUST, [(NETWORK, 1), (NETWORK, 2)], id="a third, beside the median"
+            SimulatedNodes(6, slow_networks=some(1, 2)),
+            ROBUST,
+            [(NETWORK, 1), (NETWORK, 2)],
+            id="a third, beside the median",
         ),
         pytest.param(
-            SimulatedNodes(2, tired=some(1)), StragglerLimits(), [(COMPUTE, 1)], id="one of two: the other is the mean"
+            SimulatedNodes(2, slow_computations=some(1)),
+            StragglerLimits(),
+            [(COMPUTE, 1)],
+            id="one of two: the other is the mean",
         ),
         pytest.param(
-            SimulatedNodes(1, factor=9, tired=some(0)),
+            SimulatedNodes(1, factor=9, slow_computations=some(0)),
             StragglerLimits(),
             [],
             id="one alone, whom nobody can be compared with",
         ),
         pytest.param(
-            SimulatedNodes(1, tired=some(0)),
+            SimulatedNodes(1, slow_computations=some(0)),
             StragglerLimits(compute_s=2),
             [(COMPUTE, 0)],
             id="one alone, above the floor",
         ),
         pytest.param(
-            SimulatedNodes(3, far=some(1)),
+            SimulatedNodes(3, slow_networks=some(1)),
             StragglerLimits(collective_s=2),
             [(NETWORK, 1)],
             id="one of three, above the floor",
         ),
         pytest.param(
-            SimulatedNodes(4, factor=1.4, far=some(0)),
+            SimulatedNodes(4, factor=1.4, slow_networks=some(0)),
             StragglerLimits(rule=SlowRule.SPREAD),
             [(NETWORK, 0)],
             id="by less than twice, by spread",
@@ -187,32 +207,34 @@ def test_slow_nodes(floor, limits, slow):
     ("floor", "limits", "why"),
     [
         pytest.param(
-            SimulatedNodes(2, dead=some(0)),
+            SimulatedNodes(2, failing_networks=some(0)),
             StragglerLimits(),
             "no group was fine",
             id="one of two: nobody is there to tell",
         ),
         pytest.param(
-            SimulatedNodes(2, cut=some((0, 1))),
+            SimulatedNodes(2, failing_links=some((0, 1))),
             StragglerLimits(),
             "no group was fine",
             id="their link: it looks the same",
         ),
-        pytest.param(SimulatedNodes(3, dead=some(0, 1)), StragglerLimits(), "no group was fine", id="two of three"),
         pytest.param(
-            SimulatedNodes(5, dead=some(0, 1, 2)),
+            SimulatedNodes(3, failing_networks=some(0, 1)), StragglerLimits(), "no group was fine", id="two of three"
+        ),
+        pytest.param(
+            SimulatedNodes(5, failing_networks=some(0, 1, 2)),
             StragglerLimits(),
             "no group was fine",
             id="three of five, in the rounds there are",
         ),
         pytest.param(
-            SimulatedNodes(8, dead=some(*range(8))),
+            SimulatedNodes(8, failing_networks=some(*range(8))),
             StragglerLimits(),
             "no group was fine",
             id="all: then it is no node's fault",
         ),
         pytest.param(
-            SimulatedNodes(4, far=some(*range(4))),
+            SimulatedNodes(4, slow_networks=some(*range(4))),
             StragglerLimits(collective_s=2),
             "no group was fine",
             id="all below the floor",
@@ -231,13 +253,13 @@ def test_nobody_is_blamed_where_no_test_can_tell(floor, limits, why):
     ("floor", "limits", "how"),
     [
         pytest.param(
-            SimulatedNodes(2, dead=some(0)),
+            SimulatedNodes(2, failing_networks=some(0)),
             StragglerLimits(),
             "this group failed, and no group was fine",
             id="it failed",
         ),
         pytest.param(
-            SimulatedNodes(2, far=some(0)),
+            SimulatedNodes(2, slow_networks=some(0)),
             StragglerLimits(collective_s=2),
             "this group was slow, and no",
             id="it was slow",
@@ -253,8 +275,8 @@ def test_how_a_group_ended_of_which_nothing_is_proven_is_told(floor, limits, how
 @pytest.mark.parametrize(
     ("floor", "how"),
     [
-        pytest.param(SimulatedNodes(4, cut=some((0, 1))), "it fails each time", id="a bad one"),
-        pytest.param(SimulatedNodes(6, thin=some((2, 3))), "it is slow each time", id="a slow one"),
+        pytest.param(SimulatedNodes(4, failing_links=some((0, 1))), "it fails each time", id="a bad one"),
+        pytest.param(SimulatedNodes(6, slow_links=some((2, 3))), "it is slow each time", id="a slow one"),
     ],
 )
 def test_what_is_wrong_with_a_link_is_told(floor, how):
@@ -306,7 +328,7 @@ def test_for_how_many_rounds_suspects_are_mixed_among_themselves(nodes, rounds):
 
 
 def test_findings_stand_in_the_order_of_the_nodes():
-    verdict, _ = SimulatedNodes(12, cut=some((0, 1), (6, 7), (10, 11))).check()
+    verdict, _ = SimulatedNodes(12, failing_links=some((0, 1), (6, 7), (10, 11))).check()
     assert numbers(verdict.bad_links) == [(0, 1), (6, 7), (10, 11)]
 
 
@@ -365,9 +387,11 @@ def test_what_cannot_be_is_refused(build):
 
 def small_floors(nodes):
     """All of them, up to the limit, but for slow networks of three: there is no other group to compare with."""
-    ends = [("dead", some(at)) for at in range(nodes)] + [("far", some(at)) for at in range(nodes) if nodes > 3]
-    links = [(kind, some(*pair)) for kind in ("cut", "thin") for pair in combinations(range(nodes), 2)]
-    kinds = ends + [each for each in links if nodes > 3 or each[0] == "cut"]
+    ends = [("failing_networks", some(at)) for at in range(nodes)] + [
+        ("slow_networks", some(at)) for at in range(nodes) if nodes > 3
+    ]
+    links = [(kind, some(*pair)) for kind in ("failing_links", "slow_links") for pair in combinations(range(nodes), 2)]
+    kinds = ends + [each for each in links if nodes > 3 or each[0] == "failing_links"]
     for count in range(nodes // 3 + 1):
         for faults in combinations(kinds, count):
             touched = [*chain(*(ends for _, ends in faults))]
@@ -378,7 +402,7 @@ def small_floors(nodes):
 def _by_kind(faults):
     found = {}
     for kind, ends in faults:
-        found.setdefault(kind, set()).add(tuple(sorted(ends)) if kind in ("cut", "thin") else min(ends))
+        found.setdefault(kind, set()).add(tuple(sorted(ends)) if kind in ("failing_links", "slow_links") else min(ends))
     return {kind: frozenset(those) for kind, those in found.items()}
 
 
@@ -397,12 +421,19 @@ def floors(draw, share=3):
     nodes = draw(st.integers(4, 70))
     left = draw(st.permutations(range(nodes)))
     faults = []
-    kinds = ("dead", "broken", "far", "tired", "cut", "thin")
+    kinds = (
+        "failing_networks",
+        "failing_computations",
+        "slow_networks",
+        "slow_computations",
+        "failing_links",
+        "slow_links",
+    )
     for kind in draw(st.lists(st.sampled_from(kinds), max_size=nodes // share)):
         if len(left) < 2:
             break
         host, *left = left
-        if kind in ("cut", "thin"):
+        if kind in ("failing_links", "slow_links"):
             other_host = host ^ 1 if host ^ 1 in left and draw(st.booleans()) else left[0]
             left = [other for other in left if other != other_host]
             faults.append((kind, some(host, other_host)))
@@ -427,21 +458,29 @@ def numbers_of(group):
 
 
 def touched(floor):
-    return floor.dead | floor.broken | floor.far | floor.tired | {*chain(*floor.cut, *floor.thin)}
+    return (
+        floor.failing_networks
+        | floor.failing_computations
+        | floor.slow_networks
+        | floor.slow_computations
+        | {*chain(*floor.failing_links, *floor.slow_links)}
+    )
 
 
 @settings(max_examples=scaled(60))
 @given(floors(share=1), st.sampled_from(list(SlowRule)))
 def test_however_many_are_bad_no_innocent_is_called_bad(floor, rule):
     verdict, _ = floor.check(StragglerLimits(rule=rule))
-    assert {*numbers(verdict.bad_nodes)} <= {(number,) for number in floor.dead | floor.broken}
-    assert {*numbers(verdict.bad_links)} <= floor.cut
+    assert {*numbers(verdict.bad_nodes)} <= {
+        (number,) for number in floor.failing_networks | floor.failing_computations
+    }
+    assert {*numbers(verdict.bad_links)} <= floor.failing_links
 
 
 @settings(max_examples=scaled(60))
 @given(floors(), st.sampled_from(list(SlowRule)))
 def test_no_innocent_is_called_slow(floor, rule):
     verdict, _ = floor.check(StragglerLimits(rule=rule))
-    assert {*numbers(verdict.slow_nodes, COMPUTE)} <= {(number,) for number in floor.tired}
-    assert {*numbers(verdict.slow_nodes, NETWORK)} <= {(number,) for number in floor.far}
-    assert {*numbers(verdict.slow_links)} <= floor.thin
+    assert {*numbers(verdict.slow_nodes, COMPUTE)} <= {(number,) for number in floor.slow_computations}
+    assert {*numbers(verdict.slow_nodes, NETWORK)} <= {(number,) for number in floor.slow_networks}
+    assert {*numbers(verdict.slow_links)} <= floor.slow_links
