@@ -30,16 +30,16 @@ def job(workers=None, lead=None, name="bert", notes=None, status=None, **spec):
     if notes:
         meta["annotations"] = notes
     spec = {"distributionStrategy": "AllreduceStrategy", "optimizeMode": "single-job", "replicaSpecs": roles, **spec}
-    made = {"apiVersion": "elastic.iml.github.io/v1alpha1", "kind": "ElasticJob", "metadata": meta, "spec": spec}
-    return {**made, "status": status or {}}
+    raw_job = {"apiVersion": "elastic.iml.github.io/v1alpha1", "kind": "ElasticJob", "metadata": meta, "spec": spec}
+    return {**raw_job, "status": status or {}}
 
 
 def plan(owner="bert", workers=3, labels=None, status=None, **spec):
     """A ScalePlan as DLRover's samples have it."""
     meta = {"name": f"{owner}-plan", "namespace": "default", "labels": labels or {"scale-type": "manual"}}
     spec = {"ownerJob": owner, "replicaResourceSpecs": {"worker": {"replicas": workers}}, **spec}
-    made = {"apiVersion": "elastic.iml.github.io/v1alpha1", "kind": "ScalePlan", "metadata": meta, "spec": spec}
-    return made if status is None else {**made, "status": status}
+    raw_plan = {"apiVersion": "elastic.iml.github.io/v1alpha1", "kind": "ScalePlan", "metadata": meta, "spec": spec}
+    return raw_plan if status is None else {**raw_plan, "status": status}
 
 
 def view(raw) -> ControlledJob:

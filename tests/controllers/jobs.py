@@ -80,16 +80,16 @@ def with_status(raw, outcome):
     return {**raw, "status": merged(raw.get("status") or {}, outcome.status or {})}
 
 
-def merged(there, patch):
+def merged(stored, patch):
     """An object after a merge patch."""
-    made = dict(there)
+    result_object = dict(stored)
     for key, value in patch.items():
         if value is None:
-            made.pop(key, None)
+            result_object.pop(key, None)
         else:
-            under = there.get(key) if isinstance(there.get(key), dict) else {}
-            made[key] = merged(under, value) if isinstance(value, dict) else value
-    return made
+            under = stored.get(key) if isinstance(stored.get(key), dict) else {}
+            result_object[key] = merged(under, value) if isinstance(value, dict) else value
+    return result_object
 
 
 def conditions(raw):

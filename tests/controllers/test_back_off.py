@@ -32,11 +32,11 @@ def test_the_pause_after_so_many_failures_in_a_row(failures, expected_s):
 
 def failing(times, uid="u", now_s=NOW_S, **more):
     """Return what stands in a status after a worker has failed so often, one pod after another."""
-    kept = {}
+    memory = {}
     for number in range(times):
         one = pod(1, PodPhase.FAILED, **{"started_s": now_s - 5, "ended_s": now_s, **more})
-        kept = BackOff.read(kept, now_s).with_failures([replace(one, uid=f"{uid}-{number}")]).status_fields(2)
-    return kept
+        memory = BackOff.read(memory, now_s).with_failures([replace(one, uid=f"{uid}-{number}")]).status_fields(2)
+    return memory
 
 
 def test_an_index_waits_and_others_do_not():
@@ -96,11 +96,11 @@ def test_what_is_no_count_counts_for_nothing(count):
     assert BackOff.read({"quickFailures": {"1": count}}, NOW_S) == BackOff(NOW_S)
 
 
-def fails(raw, times, of=looked, one=KILLED, beside=()):
+def fails(raw, times, of=looked, one=KILLED, others=()):
     """The job after so many pods of one index have failed at once, one after another, and the last look."""
     outcome = None
     for number in range(times):
-        outcome = of(raw, *beside, replace(one, uid=f"pod-{number}"))
+        outcome = of(raw, *others, replace(one, uid=f"pod-{number}"))
         raw = with_status(raw, outcome)
     return raw, outcome
 
@@ -114,23 +114,23 @@ EXIT_CODE = job(worker=role(2, restart="ExitCode"))
 
 def test_the_first_failures_are_made_good_at_once():
     for times in range(1, RETRIES_AT_ONCE + 1):
-        raw, outcome = fails(EXIT_CODE, times, beside=[pod(0)])
+        raw, outcome = fails(EXIT_CODE, times, others=[pod(0)])
         assert (outcome.requeue_s, [each.reason for each in outcome.events if each.warning]) == (None, [])
         assert created(looked(raw, pod(0))) == ["bert-worker-1"]
 
 
 def test_a_pod_that_fails_again_goes_at_once_and_comes_after_the_pause():
-    raw, outcome = fails(EXIT_CODE, 5, beside=[pod(0)])
+    raw, outcome = fails(EXIT_CODE, 5, others=[pod(0)])
     assert (len(outcome.writes), outcome.status_first, outcome.requeue_s) == (1, True, 20)
-    (said,) = [each for each in outcome.events if each.reason is Reason.BACK_OFF]
-    assert (said.text, said.warning) == ("Worker 1 failed several times in a row: recreated in 20 s", True)
-    waits = looked(raw, pod(0), now_s=NOW_S + 19)
-    assert (created(waits), waits.requeue_s, list(waits.events)) == ([], 1, [])
+    (event,) = [each for each in outcome.events if each.reason is Reason.BACK_OFF]
+    assert (event.text, event.warning) == ("Worker 1 failed several times in a row: recreated in 20 s", True)
+    outcome_in_pause = looked(raw, pod(0), now_s=NOW_S + 19)
+    assert (created(outcome_in_pause), outcome_in_pause.requeue_s, list(outcome_in_pause.events)) == ([], 1, [])
     assert created(looked(raw, pod(0), now_s=NOW_S + 20)) == ["bert-worker-1"]
 
 
 def test_the_other_indices_of_a_role_are_not_held_up():
-    raw, _ = fails(EXIT_CODE, 5, beside=[pod(0)])
+    raw, _ = fails(EXIT_CODE, 5, others=[pod(0)])
     assert created(looked(raw, now_s=NOW_S + 1)) == ["bert-worker-0"]
 
 
@@ -152,10 +152,10 @@ def test_a_deadline_that_is_nearer_is_looked_at_first():
 
 def test_an_elastic_jobs_rank_waits_under_a_high_restart_count():
     raw = elasticjobs.job(elasticjobs.worker(2, restartCount=100))
-    beside = [elasticjobs.lead(), elasticjobs.pod(0)]
-    raw, _ = fails(raw, 4, elasticjobs.looked, elasticjobs.pod(1, phase=PodPhase.FAILED), beside)
-    assert elasticjobs.names(elasticjobs.looked(raw, *beside, now_s=NOW_S + 9)) == []
-    assert elasticjobs.names(elasticjobs.looked(raw, *beside, now_s=NOW_S + 10)) == ["bert-edljob-worker-2"]
+    other_pods = [elasticjobs.lead(), elasticjobs.pod(0)]
+    raw, _ = fails(raw, 4, elasticjobs.looked, elasticjobs.pod(1, phase=PodPhase.FAILED), other_pods)
+    assert elasticjobs.names(elasticjobs.looked(raw, *other_pods, now_s=NOW_S + 9)) == []
+    assert elasticjobs.names(elasticjobs.looked(raw, *other_pods, now_s=NOW_S + 10)) == ["bert-edljob-worker-2"]
 
 
 def test_a_suspended_jobs_master_waits_too():
@@ -167,7 +167,7 @@ def test_a_suspended_jobs_master_waits_too():
 
 
 def test_a_status_that_was_taken_away_makes_a_pod_at_once():
-    raw, _ = fails(EXIT_CODE, 9, beside=[pod(0)])
+    raw, _ = fails(EXIT_CODE, 9, others=[pod(0)])
     del raw["status"]["replicaStatuses"]["Worker"]["lastFailures"]
     assert created(looked(raw, pod(0))) == ["bert-worker-1"]
 
@@ -183,5 +183,5 @@ def test_whatever_a_status_says_no_pause_is_longer_than_five_minutes(failures, t
         [pod(1, PodPhase.FAILED)]
     )
     assert all(0 <= back_off.left_s(index) <= 300 for index in range(3))
-    kept = back_off.status_fields(3)
-    assert BackOff.read(kept, NOW_S).status_fields(3) == kept
+    status_fields = back_off.status_fields(3)
+    assert BackOff.read(status_fields, NOW_S).status_fields(3) == status_fields

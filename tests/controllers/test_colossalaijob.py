@@ -67,8 +67,8 @@ def launcher(phase=R, **more):
 ALL = (launcher(), worker(0), worker(1))
 
 
-def looked(raw, *pods, there=None, now_s=NOW_S):
-    return reconcile(COLOSSALAIJOB, raw, OwnedObjects(pods, others(raw) if there is None else there), now_s)
+def looked(raw, *pods, existing=None, now_s=NOW_S):
+    return reconcile(COLOSSALAIJOB, raw, OwnedObjects(pods, others(raw) if existing is None else existing), now_s)
 
 
 def after(raw, *pods, **more):
@@ -88,9 +88,9 @@ def conditions(raw):
 
 
 def pod_of(raw, name, index=0):
-    whole = view(raw)
-    (found,) = [each for each in whole.roles if each.name == name]
-    return children.pod_body(COLOSSALAIJOB, whole, found, Replica(index, index), OwnedObjects(), GangSettings())
+    view_of_job = view(raw)
+    (found,) = [each for each in view_of_job.roles if each.name == name]
+    return children.pod_body(COLOSSALAIJOB, view_of_job, found, Replica(index, index), OwnedObjects(), GangSettings())
 
 
 def container_of(raw, name):
@@ -101,7 +101,7 @@ def container_of(raw, name):
 @pytest.mark.contract("CA-05", "CA-06")
 def test_a_job_comes_up_in_order():
     """Keys and host list, then the workers, then with all of them running the launcher."""
-    assert made(looked(job(), there={})) == ["colossal-ssh-uid-colo", "colossal", "colossal-config"]
+    assert made(looked(job(), existing={})) == ["colossal-ssh-uid-colo", "colossal", "colossal-config"]
     assert made(looked(job())) == ["colossal-worker-0", "colossal-worker-1"]
     assert made(looked(job(), worker(0), worker(1, P))) == []
     assert made(looked(job(), worker(0), worker(1))) == ["colossal-launcher"]
@@ -141,8 +141,8 @@ def test_the_launcher_runs_the_colossalai_runner():
         *("--master_addr", "colossal-worker-0.colossal", "--ssh-port", "22"),
         *("--extra_launch_args", "a=1,b", "train.py", "arg1"),
     ]
-    kept = {key: each for key, each in container.items() if key not in ("command", "volumeMounts")}
-    assert kept == {**raw["spec"]["launcher"], "name": "launcher"}
+    fields = {key: each for key, each in container.items() if key not in ("command", "volumeMounts")}
+    assert fields == {**raw["spec"]["launcher"], "name": "launcher"}
     assert pod_of(raw, "launcher")["metadata"]["name"] == "colossal-launcher"
 
 
@@ -153,24 +153,24 @@ def test_a_worker_is_its_template_but_for_what_it_needs():
     template = raw["spec"]["worker"]["template"]["spec"]
     template["volumes"].append(shm)
     template["containers"][0]["volumeMounts"].append({"name": "shm", "mountPath": "/dev/shm"})
-    wanted = copy.deepcopy(template)
+    expected = copy.deepcopy(template)
     spec = pod_of(raw, "worker")["spec"]
     assert "schedulerName" not in spec
     assert spec["restartPolicy"] == "OnFailure"
-    assert spec["volumes"][:2] == wanted["volumes"]
+    assert spec["volumes"][:2] == expected["volumes"]
     (container,) = spec["containers"]
-    (own,) = wanted["containers"]
-    kept = {key: each for key, each in container.items() if key not in ("command", "env", "volumeMounts")}
-    assert kept == {key: each for key, each in own.items() if key != "volumeMounts"}
+    (own,) = expected["containers"]
+    fields = {key: each for key, each in container.items() if key not in ("command", "env", "volumeMounts")}
+    assert fields == {key: each for key, each in own.items() if key != "volumeMounts"}
     assert container["volumeMounts"][:2] == own["volumeMounts"]
 
 
 @pytest.mark.contract("CA-27", "CA-29")
 def test_t9ks_queue_reaches_pods_and_their_group():
     raw = job(scheduler={"t9kScheduler": {"queue": "team", "priority": 50}})
-    made_ = pod_of(raw, "worker")
-    assert made_["spec"]["schedulerName"] == "t9k-scheduler"
-    labels = made_["metadata"]["labels"]
+    worker_pod = pod_of(raw, "worker")
+    assert worker_pod["spec"]["schedulerName"] == "t9k-scheduler"
+    labels = worker_pod["metadata"]["labels"]
     assert labels["scheduler.tensorstack.dev/queue"] == "team"
     assert labels["scheduler.tensorstack.dev/role"] == "worker"
     assert (view(raw).gang.queue, view(raw).gang.min_member) == ("team", 3)
@@ -194,9 +194,9 @@ def test_a_debugged_job_waits_to_be_visited_and_trains_once_it_is_not():
     assert made(looked(raw)) == ["colossal-launcher", "colossal-worker-0", "colossal-worker-1"]
     for name in ("launcher", "worker"):
         assert container_of(raw, name)["command"] == ["sleep", "inf"]
-    there = (launcher(mode="debug"), worker(0, mode="debug"), worker(1, mode="debug"))
-    assert made(looked(raw, *there)) == deleted(looked(raw, *there)) == []
-    assert deleted(looked(job(), *there)) == ["colossal-launcher", "colossal-worker-0", "colossal-worker-1"]
+    pods = (launcher(mode="debug"), worker(0, mode="debug"), worker(1, mode="debug"))
+    assert made(looked(raw, *pods)) == deleted(looked(raw, *pods)) == []
+    assert deleted(looked(job(), *pods)) == ["colossal-launcher", "colossal-worker-0", "colossal-worker-1"]
     assert deleted(looked(raw, *ALL)) == ["colossal-launcher", "colossal-worker-0", "colossal-worker-1"]
 
 
@@ -218,7 +218,7 @@ PAUSE = {"pause": {"enabled": True}}
 
 @pytest.mark.contract("CA-36", "CA-37", "CA-48", "CA-50", "CA-51", "CA-52", "CA-53")
 def test_a_job_is_paused_and_resumed_twice():
-    raw = after(job(), there={})
+    raw = after(job(), existing={})
     assert raw["status"]["phase"] == "Pending"
     for _ in range(2):
         raw = after({**raw, "spec": job()["spec"]}, *ALL)
@@ -258,9 +258,9 @@ def test_init_containers_are_dropped_where_a_resumed_type_skips_them(type_, skip
     specs = [{"type": type_} if skip is None else {"type": type_, "skipInitContainer": skip}]
     raw = job(runMode={"pause": {"resumeSpecs": specs}}, status={"conditions": [{"type": "Paused", "status": "False"}]})
     raw["spec"]["worker"]["template"]["spec"]["initContainers"] = [{"name": "i", "image": "i"}]
-    whole = view(raw)
-    (changed,) = whole.spec["resume"]
-    assert (changed, whole.spec["resume"][type_].skip_init_container) == (type_, bool(skip))
+    view_of_job = view(raw)
+    (changed,) = view_of_job.spec["resume"]
+    assert (changed, view_of_job.spec["resume"][type_].skip_init_container) == (type_, bool(skip))
     assert ("initContainers" in pod_of(raw, "worker")["spec"]) == (type_ == "launcher" or not skip)
 
 
@@ -311,21 +311,21 @@ def test_a_worker_that_starts_again_fails_the_job_and_says_so():
 @pytest.mark.parametrize("clean", [True, False])
 def test_what_is_cleaned_at_the_end_is_never_the_launcher(clean):
     raw = after(after(job(runPolicy={"cleanUpWorkers": clean}), *ALL), launcher(S), worker(0), worker(1))
-    gone = [name for name in deleted(looked(raw, launcher(S), worker(0), worker(1))) if "worker" in name]
-    assert gone == (["colossal-worker-0", "colossal-worker-1"] if clean else [])
+    deleted_names = [name for name in deleted(looked(raw, launcher(S), worker(0), worker(1))) if "worker" in name]
+    assert deleted_names == (["colossal-worker-0", "colossal-worker-1"] if clean else [])
     assert "colossal-launcher" not in deleted(looked(raw, launcher(S), worker(0), worker(1)))
     assert not {"colossal", "colossal-config"} & set(deleted(looked(raw, launcher(S), worker(0), worker(1))))
 
 
 @pytest.mark.contract("CA-43", "CA-44", "CA-45", "CA-49", "CA-56")
 def test_the_status_of_a_job_whose_training_failed_is_the_guides():
-    begun = after(job(), there={})
+    begun = after(job(), existing={})
     assert conditions(begun)["Initialized"] == "False"
     raw = after(begun, *ALL)
     raw = after(raw, launcher(S, message=SUMMARY.format("failure")), worker(0), worker(1))
     assert raw["status"]["phase"] == "Failed"
-    told = [(each["type"], each["status"], each["reason"]) for each in raw["status"]["conditions"]]
-    assert told == [
+    condition_fields = [(each["type"], each["status"], each["reason"]) for each in raw["status"]["conditions"]]
+    assert condition_fields == [
         ("Initialized", "True", "-"),
         ("Running", "True", "-"),
         ("ReplicaFailure", "False", "-"),
@@ -377,8 +377,8 @@ def test_a_condition_has_the_time_at_which_it_came_about():
     times = {each["type"]: each["lastTransitionTime"] for each in raw["status"]["conditions"]}
     assert (times["Initialized"], times["Failed"]) == (rfc3339(NOW_S), rfc3339(NOW_S + 60))
     raw["status"]["conditions"][0]["lastTransitionTime"] = 7
-    again = after(raw, launcher(F), worker(0), worker(1), now_s=NOW_S + 90)
-    assert again["status"]["conditions"][0]["lastTransitionTime"] == rfc3339(NOW_S + 90)
+    second_status = after(raw, launcher(F), worker(0), worker(1), now_s=NOW_S + 90)
+    assert second_status["status"]["conditions"][0]["lastTransitionTime"] == rfc3339(NOW_S + 90)
 
 
 @pytest.mark.contract("CA-59")
@@ -420,9 +420,9 @@ def test_what_a_new_jobs_owner_is_told(container, size, words):
     raw = job(container=container)
     shm = {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": size}}
     raw["spec"]["worker"]["template"]["spec"]["volumes"].append(shm)
-    told = [each.text for each in looked(raw, there={}).events if each.reason is Reason.ADVICE and each.warning]
-    assert len(told) == len(words)
-    assert all(each in text for each, text in zip(words, told, strict=True))
+    advice = [each.text for each in looked(raw, existing={}).events if each.reason is Reason.ADVICE and each.warning]
+    assert len(advice) == len(words)
+    assert all(each in text for each, text in zip(words, advice, strict=True))
 
 
 @pytest.mark.contract("CA-03", "CA-09", "CA-12", "CA-16")
@@ -456,4 +456,4 @@ def test_a_job_that_cannot_be_obeyed_is_refused_with_its_field(raw, why):
     refused = COLOSSALAIJOB.read(raw)
     assert isinstance(refused, RefusedJob)
     assert why in refused.why
-    assert after(raw, there={})["status"]["phase"] == "Failed"
+    assert after(raw, existing={})["status"]["phase"] == "Failed"

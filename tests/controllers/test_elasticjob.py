@@ -35,9 +35,11 @@ def guide():
 
 def pod_of(raw, name="worker", replica=None, setup=None):
     """One pod of a job."""
-    seen = view(raw)
-    (role,) = [each for each in seen.roles if each.name == name]
-    return children.pod_body(ELASTICJOB, seen, role, replica or Replica(0, 0), OwnedObjects(), setup or GangSettings())
+    view_of_job = view(raw)
+    (role,) = [each for each in view_of_job.roles if each.name == name]
+    return children.pod_body(
+        ELASTICJOB, view_of_job, role, replica or Replica(0, 0), OwnedObjects(), setup or GangSettings()
+    )
 
 
 def main(body):
@@ -79,9 +81,9 @@ def test_a_name_may_be_as_long_as_its_services_allow():
 
 def test_a_container_beside_the_training_one_is_as_its_template_says():
     raw = job(worker())
-    beside = {"name": "logs", "image": "logs:1"}
-    raw["spec"]["replicaSpecs"]["worker"]["template"]["spec"]["containers"].append(beside)
-    assert pod_of(raw)["spec"]["containers"][1] == beside
+    sidecar = {"name": "logs", "image": "logs:1"}
+    raw["spec"]["replicaSpecs"]["worker"]["template"]["spec"]["containers"].append(sidecar)
+    assert pod_of(raw)["spec"]["containers"][1] == sidecar
 
 
 @pytest.mark.contract("DL-23")
@@ -133,8 +135,8 @@ def test_a_new_job_gets_its_master_then_its_workers_each_with_a_service():
 
 def test_a_service_leads_to_whoever_has_the_rank():
     spec = others(job())[ChildKey("Service", "bert-edljob-worker-1")].spec
-    told = pod_of(job(), replica=Replica(1, 7))["metadata"]["labels"]
-    assert spec["selector"].items() <= told.items()
+    marks = pod_of(job(), replica=Replica(1, 7))["metadata"]["labels"]
+    assert spec["selector"].items() <= marks.items()
     (port,) = others(job())[ChildKey("Service", "elasticjob-bert-dlrover-master")].spec["ports"]
     assert port["port"] == 50001
 
@@ -154,9 +156,9 @@ def test_a_worker_is_as_its_template_says(policy):
 
 def test_a_workers_own_environment_stands_behind_what_it_may_refer_to():
     own = [{"name": "LOG", "value": "/logs/$(NODE_RANK)"}, {"name": "NODE_RANK", "value": "9"}]
-    told = main(pod_of(job(worker(container={"env": own}))))["env"]
-    assert told[-1] == own[0]
-    assert [each["value"] for each in told if each["name"] == "NODE_RANK"] == ["0"]
+    container = main(pod_of(job(worker(container={"env": own}))))["env"]
+    assert container[-1] == own[0]
+    assert [each["value"] for each in container if each["name"] == "NODE_RANK"] == ["0"]
 
 
 COORDINATES = ["--coordinator-only", "--rdzv-endpoint=$(POD_IP):50001"]
@@ -243,7 +245,7 @@ def test_a_gang_starts_with(workers, notes, minimum):
 
 @pytest.mark.contract("DL-16")
 @pytest.mark.parametrize(
-    ("said", "count"),
+    ("text", "count"),
     [
         pytest.param({}, 3, id="three by default"),
         pytest.param({"restartCount": 7}, 7, id="DLRover's spelling, above its silent bound"),
@@ -251,8 +253,8 @@ def test_a_gang_starts_with(workers, notes, minimum):
         pytest.param({"restartCount": 2, "restartCounts": 2}, 2, id="both alike"),
     ],
 )
-def test_how_often_a_rank_gets_a_new_pod(said, count):
-    assert view(job(worker(**said))).roles[1].max_restarts == count
+def test_how_often_a_rank_gets_a_new_pod(text, count):
+    assert view(job(worker(**text))).roles[1].max_restarts == count
 
 
 @pytest.mark.contract("DL-15", "DL-94")

@@ -20,12 +20,12 @@ INNER = ("env", "resources", "volumeMounts", "ports", "command", "name", "image"
 @given(
     st.sampled_from(FIELDS), JSON, st.sampled_from(INNER), JSON, st.dictionaries(st.sampled_from(["conditions"]), JSON)
 )
-def test_whatever_an_owner_writes_is_read_or_refused(field, value, inner, within, status):
+def test_whatever_an_owner_writes_is_read_or_refused(field, value, inner, data, status):
     for raw in (
         {**job(), "spec": {**job()["spec"], field: value}},
-        job(container={inner: within}),
-        job(launcher={inner: within}),
-        job(worker={**READ["spec"]["worker"], "command": within, "torchArgs": value}),
+        job(container={inner: data}),
+        job(launcher={inner: data}),
+        job(worker={**READ["spec"]["worker"], "command": data, "torchArgs": value}),
         {**job(), "status": status},
     ):
         reconcile(COLOSSALAIJOB, raw, OwnedObjects(ALL), NOW_S)
@@ -45,7 +45,10 @@ PODS = st.tuples(st.sampled_from(list(PodPhase)), st.booleans(), st.integers(0, 
 def test_a_status_once_written_is_not_written_again(mode, lead, first, second):
     followers = first, second
     pods = [launcher(lead[0], deleting=lead[1], restarts=lead[2])]
-    pods += [worker(at, phase, deleting=gone, restarts=again) for at, (phase, gone, again) in enumerate(followers)]
+    pods += [
+        worker(at, phase, deleting=is_leaving, restarts=restarts)
+        for at, (phase, is_leaving, restarts) in enumerate(followers)
+    ]
     raw = job(runMode=mode)
     for _ in range(3):
         raw = after(raw, *pods)

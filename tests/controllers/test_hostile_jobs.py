@@ -72,10 +72,10 @@ PODS = st.lists(
 @given(st.integers(0, 4), st.sampled_from(["OnFailure", "Never", "ExitCode"]), st.booleans(), PODS)
 def test_a_status_once_written_is_not_written_again(replicas, restart, elastic, pods):
     raw = job(worker=role(replicas, restart), elastic={"minReplicas": 1, "maxReplicas": 5} if elastic else None)
-    seen = [pod(index, phase, deleting=deleting, restarts=restarts) for index, phase, deleting, restarts in pods]
+    job_pods = [pod(index, phase, deleting=deleting, restarts=restarts) for index, phase, deleting, restarts in pods]
     for _ in range(3):  # created, judged, and what was active is counted once the job has ended
-        raw = with_status(raw, looked(raw, *seen))
-    outcome = looked(raw, *seen)
+        raw = with_status(raw, looked(raw, *job_pods))
+    outcome = looked(raw, *job_pods)
     assert outcome.status is None
     assert isinstance(PYTORCHJOB.read(raw), ControlledJob)
     if not pods and replicas == 0:
@@ -98,32 +98,32 @@ LEARNT = st.dictionaries(
 def hostile_elastic(draw):
     """A sound ElasticJob, of which some fields of the job, its workers or its master are anything at all."""
     lead = elasticjobs.master({"image": "m"}, restartCount=1)
-    made = elasticjobs.job(
+    raw_job = elasticjobs.job(
         elasticjobs.worker(draw(st.integers(0, 3)), {"resources": {"limits": {"memory": "1Gi"}}}), lead
     )
-    role = made["spec"]["replicaSpecs"][draw(st.sampled_from(["worker", "dlrover-master"]))]
+    role = raw_job["spec"]["replicaSpecs"][draw(st.sampled_from(["worker", "dlrover-master"]))]
     pod_ = role["template"]["spec"]
-    parts = {"spec": made["spec"], "worker": role, "pod": pod_, "container": pod_["containers"][0]}
+    parts = {"spec": raw_job["spec"], "worker": role, "pod": pod_, "container": pod_["containers"][0]}
     for _ in range(draw(st.integers(1, 3))):
         part = draw(st.sampled_from(list(ELASTIC)))
         parts[part][draw(st.sampled_from(ELASTIC[part]))] = draw(JSON)
     if draw(st.booleans()):
-        made["metadata"]["annotations"] = draw(JSON)
+        raw_job["metadata"]["annotations"] = draw(JSON)
     roles = st.dictionaries(st.sampled_from(["worker", "dlrover-master"]), LEARNT)
-    made["status"] = draw(st.fixed_dictionaries({}, optional={"replicaStatuses": JSON | roles, "phase": JSON}))
-    return made
+    raw_job["status"] = draw(st.fixed_dictionaries({}, optional={"replicaStatuses": JSON | roles, "phase": JSON}))
+    return raw_job
 
 
 @settings(max_examples=scaled(300), deadline=None)
 @given(hostile_elastic(), st.sampled_from([1, 137, 138]), st.sampled_from(["", "OOMKilled"]))
 def test_whatever_an_owner_of_an_elasticjob_writes_is_read_or_refused(raw, code, reason):
     failed = elasticjobs.pod(0, phase=PodPhase.FAILED, exit_code=code, reason=reason, node="n")
-    for seen in (
+    for pods in (
         OwnedObjects(),
         OwnedObjects([elasticjobs.lead(), failed]),
         OwnedObjects([elasticjobs.lead(), elasticjobs.pod(1)]),
     ):
-        outcome = reconcile(ELASTICJOB, raw, seen, NOW_S)
+        outcome = reconcile(ELASTICJOB, raw, pods, NOW_S)
         for each in outcome.writes:
             if isinstance(each, Create):
                 assert each.body["metadata"]["ownerReferences"][0]["uid"] == "uid-bert"
@@ -136,9 +136,11 @@ def test_whatever_an_owner_of_an_elasticjob_writes_is_read_or_refused(raw, code,
 def test_an_elasticjobs_status_once_written_is_not_written_again(replicas, restarts, pods, code):
     raw = elasticjobs.job(elasticjobs.worker(replicas, restartCount=restarts))
     ended = {"exit_code": code, "reason": "OOMKilled" if code == 137 else ""}
-    seen = [elasticjobs.pod(10 + rank, rank, phase, deleting=deleting, **ended) for rank, phase, deleting, _ in pods]
+    job_pods = [
+        elasticjobs.pod(10 + rank, rank, phase, deleting=deleting, **ended) for rank, phase, deleting, _ in pods
+    ]
     for _ in range(4):
-        raw = with_status(raw, elasticjobs.looked(raw, elasticjobs.lead(), *seen))
-    outcome = elasticjobs.looked(raw, elasticjobs.lead(), *seen)
-    made = [each for each in outcome.writes if isinstance(each, Create)]
-    assert outcome.status is None or made  # numbers that are given are noted
+        raw = with_status(raw, elasticjobs.looked(raw, elasticjobs.lead(), *job_pods))
+    outcome = elasticjobs.looked(raw, elasticjobs.lead(), *job_pods)
+    creations = [each for each in outcome.writes if isinstance(each, Create)]
+    assert outcome.status is None or creations  # numbers that are given are noted

@@ -37,8 +37,8 @@ ADDRESSED = {SERVICE: ChildState(SERVICE, "s", "scheduler", 0, {"clusterIP": "10
 
 
 def role(replicas=1, restart=None, container=CONTAINER, **spec):
-    made = {"replicas": replicas, "template": {"spec": {"containers": [container], **spec}}}
-    return made if restart is None else {**made, "restartPolicy": restart}
+    raw_role = {"replicas": replicas, "template": {"spec": {"containers": [container], **spec}}}
+    return raw_role if restart is None else {**raw_role, "restartPolicy": restart}
 
 
 def job(roles=None, run=None, **spec):
@@ -75,9 +75,11 @@ def made(outcome):
 
 
 def pod_of(raw, name, index=0):
-    whole = view(raw)
-    (found,) = [each for each in whole.roles if each.name == name]
-    return children.pod_body(MSJOB, whole, found, Replica(index, index), OwnedObjects((), ADDRESSED), GangSettings())
+    view_of_job = view(raw)
+    (found,) = [each for each in view_of_job.roles if each.name == name]
+    return children.pod_body(
+        MSJOB, view_of_job, found, Replica(index, index), OwnedObjects((), ADDRESSED), GangSettings()
+    )
 
 
 def container_of(raw, name):
@@ -154,14 +156,14 @@ def test_a_pod_of_the_guides_job_is_its_template_and_what_it_is_told():
     raw = yaml.safe_load(GUIDE.read_text())
     raw["metadata"] |= {"namespace": "ns", "uid": "u", "resourceVersion": "1"}
     template = raw["spec"]["msReplicaSpecs"]["Worker"]["template"]["spec"]
-    seen = pod_of(raw, "Worker", 3)
-    assert seen["metadata"]["name"] == "widedeep-example-worker-3"
-    (container,), (wanted,) = seen["spec"]["containers"], template["containers"]
+    worker_pod = pod_of(raw, "Worker", 3)
+    assert worker_pod["metadata"]["name"] == "widedeep-example-worker-3"
+    (container,), (expected,) = worker_pod["spec"]["containers"], template["containers"]
     port = [{"name": "msjob-port", "containerPort": 2222}]
-    kept = {"terminationMessagePolicy": "FallbackToLogsOnError", "ports": port, "env": container["env"]}
-    assert container == {**wanted, **kept}
-    assert seen["spec"]["volumes"] == template["volumes"]
-    assert seen["spec"]["restartPolicy"] == "Never"
+    defaults = {"terminationMessagePolicy": "FallbackToLogsOnError", "ports": port, "env": container["env"]}
+    assert container == {**expected, **defaults}
+    assert worker_pod["spec"]["volumes"] == template["volumes"]
+    assert worker_pod["spec"]["restartPolicy"] == "Never"
 
 
 S, R, F, P = PodPhase.SUCCEEDED, PodPhase.RUNNING, PodPhase.FAILED, PodPhase.PENDING
@@ -191,7 +193,7 @@ def test_a_scheduler_that_fails_fails_dynamic_workers_too():
 
 @pytest.mark.contract("MS-22")
 @pytest.mark.parametrize(
-    ("restart", "code", "again"),
+    ("restart", "code", "recreates"),
     [
         (None, 1, False),
         ("Never", 1, False),
@@ -201,11 +203,11 @@ def test_a_scheduler_that_fails_fails_dynamic_workers_too():
         ("ExitCode", 1, False),
     ],
 )
-def test_whether_a_failed_worker_is_made_anew(restart, code, again):
+def test_whether_a_failed_worker_is_made_anew(restart, code, recreates):
     raw = job({"Scheduler": role(), "Worker": role(2, restart)})
     outcome = looked(raw, pod("scheduler"), pod(index=0), pod(index=1, phase=F, exit_code=code))
-    assert [each.key.name for each in outcome.writes if isinstance(each, Delete)] == ["deep-worker-1"] * again
-    assert conditions(with_status(raw, outcome))[-1] == ("Restarting" if again else "Failed")
+    assert [each.key.name for each in outcome.writes if isinstance(each, Delete)] == ["deep-worker-1"] * recreates
+    assert conditions(with_status(raw, outcome))[-1] == ("Restarting" if recreates else "Failed")
 
 
 @pytest.mark.contract("MS-18")
@@ -305,8 +307,8 @@ def test_a_gang_that_has_just_started_in_time_goes_on():
 def test_pods_wait_until_volcano_admits_their_group():
     setup, key = GangSettings(GangDialect.VOLCANO), ChildKey("PodGroup", "deep")
     for phase, count in (("Pending", 0), ("Inqueue", 1)):
-        there = {**ADDRESSED, key: ChildState(key, "g", spec={"minMember": 5, "queue": "default"}, phase=phase)}
-        assert len(made(looked(job(), others=there, setup=setup))) == count
+        others = {**ADDRESSED, key: ChildState(key, "g", spec={"minMember": 5, "queue": "default"}, phase=phase)}
+        assert len(made(looked(job(), others=others, setup=setup))) == count
 
 
 @pytest.mark.contract("MS-41")
@@ -349,9 +351,9 @@ MOUNT = {"volumeMounts": [{"name": "data", "mountPath": "/data"}]}
 def test_what_a_new_jobs_owner_is_told(container, advice):
     raw = job({"Worker": role(2, container={**CONTAINER, **container}, **SHARED)})
     outcome = looked(raw, others={})
-    told = [each.text for each in outcome.events if each.reason is Reason.ADVICE]
-    assert len(told) == len(advice)
-    assert all(words in text for words, text in zip(advice, told, strict=True))
+    texts = [each.text for each in outcome.events if each.reason is Reason.ADVICE]
+    assert len(texts) == len(advice)
+    assert all(words in text for words, text in zip(advice, texts, strict=True))
     assert not [each for each in looked(with_status(raw, outcome)).events if each.reason is Reason.ADVICE]
 
 

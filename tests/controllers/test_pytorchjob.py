@@ -23,9 +23,11 @@ def guide():
 
 def pod_of(raw, name="worker", index=0, setup=None):
     """One pod of a job."""
-    made = view(raw)
-    (found,) = [each for each in made.roles if each.label == name]
-    return children.pod_body(PYTORCHJOB, made, found, Replica(index, index), OwnedObjects(), setup or GangSettings())
+    view_of_job = view(raw)
+    (found,) = [each for each in view_of_job.roles if each.label == name]
+    return children.pod_body(
+        PYTORCHJOB, view_of_job, found, Replica(index, index), OwnedObjects(), setup or GangSettings()
+    )
 
 
 def env(raw, name="worker", index=0):
@@ -49,10 +51,10 @@ def test_the_guides_job_gives_each_worker_this():
         "PET_MAX_RESTARTS": "100",
         "PET_N_PROC_PER_NODE": "auto",
     }
-    made = pod_of(raw, index=1)
-    assert made["metadata"]["name"] == "elastic-example-worker-1"
-    assert made["metadata"]["labels"]["turnout.dev/job-kind"] == "PyTorchJob.ctyun.cn"
-    (container,) = made["spec"]["containers"]
+    worker_pod = pod_of(raw, index=1)
+    assert worker_pod["metadata"]["name"] == "elastic-example-worker-1"
+    assert worker_pod["metadata"]["labels"]["turnout.dev/job-kind"] == "PyTorchJob.ctyun.cn"
+    (container,) = worker_pod["spec"]["containers"]
     assert container["command"][:3] == ["python", "-m", "torch.distributed.run"]
     assert container["env"][0] == {"name": "LOGLEVEL", "value": "DEBUG"}
 
@@ -66,7 +68,7 @@ def test_a_job_that_says_little_is_told_little():
 
 
 @pytest.mark.parametrize(
-    ("elastic", "told"),
+    ("elastic", "variables"),
     [
         pytest.param(
             {"rdzvConf": [{"key": "a", "value": "1"}, {"key": "b", "value": "2"}]},
@@ -89,9 +91,9 @@ def test_a_job_that_says_little_is_told_little():
     ],
 )
 @pytest.mark.contract("PE-32", "PE-33", "PE-34", "PE-38")
-def test_an_elastic_policy_is_told_as_torchrun_reads_it(elastic, told):
+def test_an_elastic_policy_is_told_as_torchrun_reads_it(elastic, variables):
     found = env(job(worker=role(2), elastic=elastic))
-    assert {key: found[key] for key in told} == told
+    assert {key: found[key] for key in variables} == variables
 
 
 @pytest.mark.contract("PE-43")
@@ -142,8 +144,8 @@ def test_the_port_is_on_the_container_and_in_the_service(raw, port):
     ],
 )
 def test_who_waits_until_a_name_resolves(raw, index, host):
-    waits = pod_of(raw, index=index)["spec"].get("initContainers", [])
-    assert [f"nslookup {host};" in each["command"][2] for each in waits] == ([True] if host else [])
+    init_containers = pod_of(raw, index=index)["spec"].get("initContainers", [])
+    assert [f"nslookup {host};" in each["command"][2] for each in init_containers] == ([True] if host else [])
 
 
 @pytest.mark.parametrize(
@@ -214,8 +216,8 @@ def test_metrics_bring_an_hpa_of_the_jobs_bounds_and_none_bring_none():
     ],
 )
 def test_a_gang_starts_with(raw, minimum):
-    made = children.pod_group(view(raw), GangSettings(GangDialect.VOLCANO))
-    assert made["spec"] == {"minMember": minimum, "queue": "default", "minResources": {}}
+    group = children.pod_group(view(raw), GangSettings(GangDialect.VOLCANO))
+    assert group["spec"] == {"minMember": minimum, "queue": "default", "minResources": {}}
 
 
 def asking(**resources):
@@ -223,7 +225,7 @@ def asking(**resources):
 
 
 @pytest.mark.parametrize(
-    ("raw", "wanted"),
+    ("raw", "resources"),
     [
         pytest.param(
             job(
@@ -251,8 +253,8 @@ def asking(**resources):
         ),
     ],
 )
-def test_a_gang_is_admitted_by_the_resources_that_it_starts_with(raw, wanted):
-    assert children.pod_group(view(raw), GangSettings(GangDialect.VOLCANO))["spec"]["minResources"] == wanted
+def test_a_gang_is_admitted_by_the_resources_that_it_starts_with(raw, resources):
+    assert children.pod_group(view(raw), GangSettings(GangDialect.VOLCANO))["spec"]["minResources"] == resources
 
 
 @pytest.mark.parametrize(
@@ -273,9 +275,9 @@ def test_a_gang_is_admitted_by_the_resources_that_it_starts_with(raw, wanted):
     ],
 )
 def test_a_pod_names_its_gang_in_the_schedulers_dialect(dialect, scheduler, marks):
-    made = pod_of(job(worker=role()), setup=GangSettings(dialect))
-    told = {**made["metadata"]["labels"], **made["metadata"].get("annotations", {})}
-    assert (made["spec"]["schedulerName"], marks.items() <= told.items()) == (scheduler, True)
+    worker_pod = pod_of(job(worker=role()), setup=GangSettings(dialect))
+    labels_and_notes = {**worker_pod["metadata"]["labels"], **worker_pod["metadata"].get("annotations", {})}
+    assert (worker_pod["spec"]["schedulerName"], marks.items() <= labels_and_notes.items()) == (scheduler, True)
 
 
 OURS = {"name": labels.PLACEMENT_GATE}
@@ -317,10 +319,10 @@ def test_a_job_restarts_while_a_replica_lacks_its_pod(active, words):
     ],
 )
 def test_the_label_of_a_lead_is_on(raw, leads):
-    seen = view(raw)
+    view_of_job = view(raw)
     labels = {
-        f"bert-{each.label}-{index}": PYTORCHJOB.children.labels(seen, each, Replica(index, index))
-        for each in seen.roles
+        f"bert-{each.label}-{index}": PYTORCHJOB.children.labels(view_of_job, each, Replica(index, index))
+        for each in view_of_job.roles
         for index in range(each.replicas)
     }
     assert {name for name, each in labels.items() if each.get("training.kubeflow.org/job-role") == "master"} == leads

@@ -73,24 +73,24 @@ def test_services_above_the_size_go_too():
 
 @pytest.mark.parametrize("gap", [0, 1, 2])
 def test_a_gap_is_filled_with_its_own_index(gap):
-    there = [pod(index) for index in range(3) if index != gap]
-    assert made(looked(job(worker=role(3), status=RUNS), *there)) == [f"bert-worker-{gap}"]
+    pods = [pod(index) for index in range(3) if index != gap]
+    assert made(looked(job(worker=role(3), status=RUNS), *pods)) == [f"bert-worker-{gap}"]
 
 
 @pytest.mark.contract("PE-47")
 def test_an_hpa_that_differs_is_changed_and_one_that_is_not_wanted_goes():
     raw = job(worker=role(1), elastic={"maxReplicas": 2, "metrics": [{"type": "Resource"}]}, status=RUNS)
     key = ChildKey("HorizontalPodAutoscaler", "bert")
-    there = others(raw)
-    there[key] = replace(there[key], spec={**there[key].spec, "maxReplicas": 9})
-    asleep = {**raw, "spec": {**raw["spec"], "runPolicy": {"suspend": True}}}
+    children = others(raw)
+    children[key] = replace(children[key], spec={**children[key].spec, "maxReplicas": 9})
+    suspended = {**raw, "spec": {**raw["spec"], "runPolicy": {"suspend": True}}}
     assert "HorizontalPodAutoscaler" in {
-        each.key.kind for each in reconcile(PYTORCHJOB, asleep, OwnedObjects((), there), NOW_S).writes
+        each.key.kind for each in reconcile(PYTORCHJOB, suspended, OwnedObjects((), children), NOW_S).writes
     }
-    outcome = reconcile(PYTORCHJOB, raw, OwnedObjects((pod(0),), there), NOW_S)
+    outcome = reconcile(PYTORCHJOB, raw, OwnedObjects((pod(0),), children), NOW_S)
     assert [each for each in outcome.writes if isinstance(each, Update)] == [Update(key, others(raw)[key].spec)]
     without = job(worker=role(1), elastic={"maxReplicas": 2}, status=RUNS)
-    assert deleted(reconcile(PYTORCHJOB, without, OwnedObjects((pod(0),), there), NOW_S)) == ["bert"]
+    assert deleted(reconcile(PYTORCHJOB, without, OwnedObjects((pod(0),), children), NOW_S)) == ["bert"]
 
 
 def test_a_condition_that_was_stored_without_its_times_is_updated():
@@ -121,22 +121,22 @@ def pods_metric(name, quantity):
 def test_quantities_of_an_hpa_are_compared_by_value(name, stated, stored, updates):
     raw = job(worker=role(1), elastic={"maxReplicas": 2, "metrics": [pods_metric(name, stated)]}, status=RUNS)
     key = ChildKey("HorizontalPodAutoscaler", "bert")
-    there = others(raw)
-    there[key] = replace(there[key], spec={**there[key].spec, "metrics": [pods_metric(name, stored)]})
-    outcome = reconcile(PYTORCHJOB, raw, OwnedObjects((pod(0),), there), NOW_S)
+    children = others(raw)
+    children[key] = replace(children[key], spec={**children[key].spec, "metrics": [pods_metric(name, stored)]})
+    outcome = reconcile(PYTORCHJOB, raw, OwnedObjects((pod(0),), children), NOW_S)
     assert len([each for each in outcome.writes if isinstance(each, Update)]) == updates
 
 
 def test_defaults_of_the_api_server_are_no_difference():
     raw = job(worker=role(1), elastic={"maxReplicas": 2, "metrics": [{"type": "Resource"}]}, status=RUNS)
     key = ChildKey("HorizontalPodAutoscaler", "bert")
-    there = others(raw)
-    there[key] = replace(there[key], spec={**there[key].spec, "behavior": {"scaleUp": {}}})
-    assert reconcile(PYTORCHJOB, raw, OwnedObjects((pod(0),), there), NOW_S).writes == ()
+    children = others(raw)
+    children[key] = replace(children[key], spec={**children[key].spec, "behavior": {"scaleUp": {}}})
+    assert reconcile(PYTORCHJOB, raw, OwnedObjects((pod(0),), children), NOW_S).writes == ()
 
 
 @pytest.mark.parametrize(
-    ("wanted", "there", "expected"),
+    ("goal", "stored", "expected"),
     [
         pytest.param([1, 2], [1, 2], True, id="equal lists"),
         pytest.param([1, 2], [1], False, id="a shorter list"),
@@ -148,8 +148,8 @@ def test_defaults_of_the_api_server_are_no_difference():
         pytest.param({"value": "0.5"}, {"value": "500m"}, False, id="a text that looks like a quantity"),
     ],
 )
-def test_a_child_is_as_it_is_wanted_with(wanted, there, expected):
-    assert children.has_expected_fields(wanted, there) is expected
+def test_a_child_is_as_it_is_wanted_with(goal, stored, expected):
+    assert children.has_expected_fields(goal, stored) is expected
 
 
 @pytest.mark.contract("XD-09")
@@ -165,11 +165,11 @@ def test_an_ended_job_frees_its_pod_group_and_its_hpa(end):
         if each.body["kind"] == "PodGroup"
     ]
     key = ChildKey("PodGroup", "bert")
-    there = {
+    children = {
         **others(raw),
         key: replace(others(raw)[ChildKey("Service", "bert-worker-0")], key=key, index=-1, spec=group["spec"]),
     }
-    outcome = reconcile(PYTORCHJOB, raw, OwnedObjects((pod(0, PodPhase.SUCCEEDED),), there), NOW_S, setup)
+    outcome = reconcile(PYTORCHJOB, raw, OwnedObjects((pod(0, PodPhase.SUCCEEDED),), children), NOW_S, setup)
     assert sorted(each.key.kind for each in outcome.writes) == ["HorizontalPodAutoscaler", "PodGroup"]
 
 
@@ -205,12 +205,12 @@ def test_which_pods_are_cleaned_up(clean, goes):
     assert deleted(outcome) == goes
 
 
-@pytest.mark.parametrize(("after_s", "gone", "again_s"), [(0, False, 60), (59, False, 1), (60, True, 0)])
-def test_a_job_is_deleted_once_its_time_to_live_is_over(after_s, gone, again_s):
+@pytest.mark.parametrize(("after_s", "is_deleted", "again_s"), [(0, False, 60), (59, False, 1), (60, True, 0)])
+def test_a_job_is_deleted_once_its_time_to_live_is_over(after_s, is_deleted, again_s):
     status = {"completionTime": rfc3339(NOW_S), "conditions": [{"type": "Succeeded", "status": "True"}]}
     raw = job(worker=role(1), run={"ttlSecondsAfterFinished": 60}, status=status)
     outcome = looked(raw, pod(0, PodPhase.SUCCEEDED), now_s=NOW_S + after_s)
-    assert (outcome.delete_job, outcome.requeue_s) == (gone, again_s)
+    assert (outcome.delete_job, outcome.requeue_s) == (is_deleted, again_s)
 
 
 @pytest.mark.parametrize(("after_s", "ends"), [(99, False), (100, True), (10_000, True)])
@@ -235,11 +235,11 @@ def test_restarts_of_a_role_that_is_never_restarted_are_no_tries():
 
 def test_only_an_end_ends_what_a_job_was_running():
     running = {"type": "Running", "status": "True", "reason": "PyTorchJobRunning", "lastTransitionTime": rfc3339(NOW_S)}
-    held = with_condition([running], Reason.SUSPENDED, "PyTorchJob", "held", NOW_S)
+    suspended = with_condition([running], Reason.SUSPENDED, "PyTorchJob", "held", NOW_S)
     done = with_condition([running], Reason.SUCCEEDED, "PyTorchJob", "done", NOW_S)
     created = {**running, "type": "Created"}
     both = with_condition([created, running], Reason.FAILED, "PyTorchJob", "failed", NOW_S)
-    assert [each["status"] for each in held] == ["True", "True"]
+    assert [each["status"] for each in suspended] == ["True", "True"]
     assert [each["status"] for each in done] == ["False", "True"]
     assert [each["status"] for each in both] == ["True", "False", "True"]
 
@@ -264,7 +264,7 @@ def test_a_pod_that_is_made_anew_counts_once_however_often_it_is_seen():
 
 
 @pytest.mark.parametrize(
-    ("restart", "code", "again"),
+    ("restart", "code", "recreates"),
     [
         pytest.param("OnFailure", 1, True, id="on failure"),
         pytest.param("Always", 1, True, id="always"),
@@ -274,11 +274,11 @@ def test_a_pod_that_is_made_anew_counts_once_however_often_it_is_seen():
         pytest.param("ExitCode", None, False, id="by exit code, where none is known"),
     ],
 )
-def test_which_failed_pods_are_made_anew(restart, code, again):
+def test_which_failed_pods_are_made_anew(restart, code, recreates):
     raw = job(worker=role(1, restart), status=RUNS)
     outcome = looked(raw, pod(0, PodPhase.FAILED, exit_code=code))
-    assert (deleted(outcome) == ["bert-worker-0"]) is again
-    assert ("Failed" in conditions(with_status(raw, outcome))) is not again
+    assert (deleted(outcome) == ["bert-worker-0"]) is recreates
+    assert ("Failed" in conditions(with_status(raw, outcome))) is not recreates
 
 
 @pytest.mark.parametrize("restart", ["OnFailure", "Never", "ExitCode"])
@@ -298,12 +298,12 @@ def test_a_suspended_job_owns_nothing_and_starts_anew():
     )
     outcome = looked(raw, pod(0), pod(1))
     assert sorted(deleted(outcome)) == sorted(["bert-worker-0", "bert-worker-1"] * 2)
-    asleep = with_status(raw, outcome)
-    assert (conditions(asleep), "startTime" in asleep["status"]) == (["Suspended"], False)
-    del asleep["spec"]["runPolicy"]
-    awake = reconcile(PYTORCHJOB, asleep, OwnedObjects(), NOW_S + 500)
+    suspended = with_status(raw, outcome)
+    assert (conditions(suspended), "startTime" in suspended["status"]) == (["Suspended"], False)
+    del suspended["spec"]["runPolicy"]
+    awake = reconcile(PYTORCHJOB, suspended, OwnedObjects(), NOW_S + 500)
     assert len(made(awake)) == 4
-    assert with_status(asleep, awake)["status"]["startTime"] == rfc3339(NOW_S + 500)
+    assert with_status(suspended, awake)["status"]["startTime"] == rfc3339(NOW_S + 500)
 
 
 @pytest.mark.contract("XD-07")
@@ -349,8 +349,8 @@ def test_no_pod_is_made_until_volcano_has_admitted_the_group(phase, pods):
 
 def test_a_replica_that_failed_too_often_fails_the_job():
     def read(raw):
-        seen = view(raw)
-        return replace(seen, roles=tuple(replace(each, max_restarts=2) for each in seen.roles))
+        view_of_job = view(raw)
+        return replace(view_of_job, roles=tuple(replace(each, max_restarts=2) for each in view_of_job.roles))
 
     kind, raw = replace(PYTORCHJOB, read=read), job(worker=role(2), status=RUNS)
     for life in range(2):

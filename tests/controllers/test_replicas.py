@@ -38,8 +38,8 @@ def test_who_takes_over_an_index_has_a_new_number_and_the_count():
 def test_a_first_pod_that_was_refused_has_the_number_of_its_index_later():
     first, past = numbered({}, one(0, 0), one(2, 2)).give_number(1)
     second, past = past.give_number(3)
-    again, _ = past.give_number(0)
-    assert [each.number for each in (first, second, again)] == [1, 3, 4]
+    second_number, _ = past.give_number(0)
+    assert [each.number for each in (first, second, second_number)] == [1, 3, 4]
 
 
 def test_an_index_that_is_new_has_no_number_that_was_given_before():
@@ -50,8 +50,8 @@ def test_an_index_that_is_new_has_no_number_that_was_given_before():
 
 
 def test_a_pod_is_counted_once_though_its_controller_ends_before_deleting():
-    kept = numbered({}, one(1, 1)).with_counted([one(1, 1)]).status_fields()
-    assert numbered(kept, one(1, 1)).with_counted([one(1, 1)]).status_fields() == kept
+    numbers = numbered({}, one(1, 1)).with_counted([one(1, 1)]).status_fields()
+    assert numbered(numbers, one(1, 1)).with_counted([one(1, 1)]).status_fields() == numbers
 
 
 def test_an_index_at_its_bound_is_not_made_anew_and_others_are():

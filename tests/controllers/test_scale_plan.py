@@ -17,8 +17,8 @@ MANY = {"worker": {"replicas": 2}, "ps": {"replicas": 1}}
 def test_a_plan_changes_its_jobs_workers_and_says_so():
     done = scale_job(plan(), job(worker(2)), NOW_S)
     assert done.job == {"spec": {"replicaSpecs": {"worker": {"replicas": 3}}}}
-    told = {"phase": "Succeeded", "message": "bert has 3 workers", "finishTime": "2027-01-15T08:00:00Z"}
-    assert done.status == told
+    status = {"phase": "Succeeded", "message": "bert has 3 workers", "finishTime": "2027-01-15T08:00:00Z"}
+    assert done.status == status
 
 
 def test_a_plan_that_names_resources_says_that_the_template_has_them():

@@ -18,7 +18,7 @@ def owned(name, owner, marks, env=None):
 
 @pytest.mark.contract("CS-11", "DL-123")
 @pytest.mark.parametrize(
-    ("made", "dialect"),
+    ("pods", "dialect"),
     [
         pytest.param(cluster.volcano_gang("bert", 1), Dialect.VOLCANO, id="Volcano's annotation"),
         pytest.param(cluster.koordinator_gang("bert", 1), Dialect.KOORDINATOR, id="koordinator's annotations"),
@@ -37,18 +37,18 @@ def owned(name, owner, marks, env=None):
         ),
     ],
 )
-def test_all_dialects_make_one_noun(made, dialect):
+def test_all_dialects_make_one_noun(pods, dialect):
     """CS-11."""
-    told = membership(world.see(made[0]))
-    assert told.key == GangKey("default", "bert", dialect.value)
-    assert told.rank == 0
-    assert not told.faults
+    read = membership(world.see(pods[0]))
+    assert read.key == GangKey("default", "bert", dialect.value)
+    assert read.rank == 0
+    assert not read.faults
 
 
 KAI_TOO = {labels.KAI_GROUP: "pg-bert-uid"}  # as KAI's pod-grouper writes it on pods that have a group already
 
 
-@pytest.mark.parametrize(("made", "dialect", "name"), [
+@pytest.mark.parametrize(("pods", "dialect", "name"), [
     pytest.param(cluster.volcano_gang("bert", 1, notes=KAI_TOO), Dialect.VOLCANO, "bert", id="Volcano's comes first"),
     pytest.param(cluster.koordinator_gang("bert", 1, notes=KAI_TOO), Dialect.KOORDINATOR, "bert", id="koordinator's"),
     pytest.param(cluster.plugins_gang("bert", 1, notes=KAI_TOO), Dialect.PLUGINS, "bert", id="scheduler-plugins'"),
@@ -60,15 +60,15 @@ KAI_TOO = {labels.KAI_GROUP: "pg-bert-uid"}  # as KAI's pod-grouper writes it on
     pytest.param([cluster.make_pod("bert-0", notes={labels.KAI_GROUP: ""})], Dialect.ALONE, "bert-0",
         id="an empty name names nothing"),
 ])  # fmt: skip
-def test_of_two_groups_that_a_pod_names_kais_is_the_last(made, dialect, name):
-    assert membership(world.see(made[0])).key == GangKey("default", name, dialect.value)
+def test_of_two_groups_that_a_pod_names_kais_is_the_last(pods, dialect, name):
+    assert membership(world.see(pods[0])).key == GangKey("default", name, dialect.value)
 
 
 def kai_member(subgroup="", queue=None, **marks):
     own = {kai.SUBGROUP: subgroup} if subgroup else {}
     queued = {labels.KAI_QUEUE: queue} if queue else {}
-    (made,) = cluster.kai_gang("g", 1, marks={**own, **queued, **marks})
-    return membership(world.see(made))
+    (raw_pod,) = cluster.kai_gang("g", 1, marks={**own, **queued, **marks})
+    return membership(world.see(raw_pod))
 
 
 def test_pods_of_kais_subgroups_sort_masters_first_and_by_number():
@@ -108,9 +108,9 @@ MASTER = {**WORKER, labels.TRAINING_INDEX: "0", labels.TRAINING_TYPE: "master"}
     ],
 )
 def test_plain_indexed_pods_of_one_owner_are_a_gang(pod, name, rank, role):
-    told = membership(pod)
-    assert (told.key.name, told.key.dialect) == (name, Dialect.OWNER.value)
-    assert (told.rank, told.role) == (rank, role)
+    read = membership(pod)
+    assert (read.key.name, read.key.dialect) == (name, Dialect.OWNER.value)
+    assert (read.rank, read.role) == (rank, role)
 
 
 @pytest.mark.parametrize(
@@ -138,22 +138,22 @@ def test_a_pod_that_belongs_to_nobody_is_a_gang_of_its_own(pod):
     ],
 )
 def test_a_training_job_tells_its_sizes_in_the_environment(env, sizes):
-    told = membership(owned("train-worker-3", "PyTorchJob/train", WORKER, env))
-    assert (told.min_members, told.total, told.max_size) == sizes
+    read = membership(owned("train-worker-3", "PyTorchJob/train", WORKER, env))
+    assert (read.min_members, read.total, read.max_size) == sizes
 
 
 @pytest.mark.contract("CS-11", "DL-123")
 def test_koordinator_numbers_are_strings():
-    told = membership(world.koordinator("bert", 1, minimum=4, total=6)[0])
-    assert (told.min_members, told.total) == (4, 6)
-    assert not told.faults
+    read = membership(world.koordinator("bert", 1, minimum=4, total=6)[0])
+    assert (read.min_members, read.total) == (4, 6)
+    assert not read.faults
 
 
 @pytest.mark.parametrize("text", ["", "0", "-4", "4.0", "four", " 4", "4 ", "١", "9999999", "1e3"])
 def test_a_number_that_cannot_be_read_is_told_and_counts_as_absent(text):
-    told = membership(world.pod(notes={labels.KOORD_NAME: "bert", labels.KOORD_MIN: text}))
-    assert told.min_members is None
-    assert told.faults == (f"{labels.KOORD_MIN} is {text!r}: it must be a whole number from 1 to 999999, as a string",)
+    read = membership(world.pod(notes={labels.KOORD_NAME: "bert", labels.KOORD_MIN: text}))
+    assert read.min_members is None
+    assert read.faults == (f"{labels.KOORD_MIN} is {text!r}: it must be a whole number from 1 to 999999, as a string",)
 
 
 def test_every_malformed_annotation_is_told_once():
@@ -165,10 +165,10 @@ def test_every_malformed_annotation_is_told_once():
         labels.PODS_PER_HOST_MULTIPLE: "two",
         labels.MAX_WORKERS: "lots",
     }
-    told = membership(world.pod(notes=notes))
-    assert len(told.faults) == 5
-    assert all(len(fault) < 200 for fault in told.faults)
-    assert (told.wish.required, told.wish.multiple, told.max_size) == (None, 1, None)
+    read = membership(world.pod(notes=notes))
+    assert len(read.faults) == 5
+    assert all(len(fault) < 200 for fault in read.faults)
+    assert (read.wish.required, read.wish.multiple, read.max_size) == (None, 1, None)
 
 
 @pytest.mark.parametrize(
@@ -183,8 +183,8 @@ def test_every_malformed_annotation_is_told_once():
     ],
 )
 def test_how_much_topology_matters(notes, required, tier):
-    told = membership(world.pod(notes=notes))
-    assert (told.wish.required is not None, told.wish.required) == (required, tier)
+    read = membership(world.pod(notes=notes))
+    assert (read.wish.required is not None, read.wish.required) == (required, tier)
 
 
 @pytest.mark.parametrize(

@@ -31,9 +31,14 @@ def pytorch(replicas=2, notes=None, master=None, **spec):
 
 
 def indexed(replicas=2, notes=None, **spec):
-    told = {"parallelism": replicas, "completions": replicas, "completionMode": "Indexed", "template": template()}
+    spec_fields = {
+        "parallelism": replicas,
+        "completions": replicas,
+        "completionMode": "Indexed",
+        "template": template(),
+    }
     bounds = {labels.MIN_WORKERS: "2", labels.MAX_WORKERS: "8"}
-    return {"metadata": meta(**(bounds if notes is None else notes)), "spec": {**told, **spec}}
+    return {"metadata": meta(**(bounds if notes is None else notes)), "spec": {**spec_fields, **spec}}
 
 
 def read(kind, raw):
@@ -219,13 +224,13 @@ def test_an_unchanged_object_that_is_applied_again_is_no_wish(raw, sizes):
             body = KINDS[kind].resize(now, size).body
             notes |= body["metadata"]["annotations"]
             now = applied_again(submitted, notes)
-            again = read(kind, now)
-            assert (again.wanted_workers, again.maximum, again.replicas) == (
+            second = read(kind, now)
+            assert (second.wanted_workers, second.maximum, second.replicas) == (
                 None,
                 before.bounds.maximum,
                 before.replicas,
             )
-            assert again.reapplied_size == (None if size == before.replicas else size)
+            assert second.reapplied_size == (None if size == before.replicas else size)
     by_hand = {**now["metadata"]["annotations"], labels.WISH_WORKERS: "3"}
     assert read(kind, {**now, "metadata": {**now["metadata"], "annotations": by_hand}}).wanted_workers == 3
 
@@ -236,8 +241,8 @@ def test_a_hand_set_size_below_ours_is_a_wish_and_outlives_the_next_apply():
     assert (read("Job", by_hand).wanted_workers, read("Job", by_hand).reapplied_size) == (4, None)
     noted = {**notes, **KINDS["Job"].resize(by_hand, 3).body["metadata"]["annotations"]}
     assert (noted[labels.WISH_WORKERS], noted[labels.SUBMITTED_WORKERS]) == ("4", "2")
-    again = read("Job", indexed(2, noted))
-    assert (again.wanted_workers, again.maximum) == (4, 4)
+    second = read("Job", indexed(2, noted))
+    assert (second.wanted_workers, second.maximum) == (4, 4)
 
 
 @pytest.mark.parametrize(

@@ -52,18 +52,18 @@ def read(notes):
     return wish
 
 
-def lost(alone, merged):
+def lost(single, merged):
     """The hard terms of one statement that the merged terms do not contain, by name."""
-    told = " ".join(merged.ignored)
+    sentences = " ".join(merged.ignored)
     terms = {
-        "levels": {*alone.levels} <= {*merged.levels},
-        "multiple": merged.multiple % alone.multiple == 0,
-        "layers": {*alone.layers} <= {*merged.layers},
-        "groups": not alone.groups or alone.groups == merged.groups,
-        "exclusive": alone.exclusion.level in (None, merged.exclusion.level),
-        "together": alone.together in ("", merged.together),
+        "levels": {*single.levels} <= {*merged.levels},
+        "multiple": merged.multiple % single.multiple == 0,
+        "layers": {*single.layers} <= {*merged.layers},
+        "groups": not single.groups or single.groups == merged.groups,
+        "exclusive": single.exclusion.level in (None, merged.exclusion.level),
+        "together": single.together in ("", merged.together),
     }
-    return [term for term, is_kept in terms.items() if not is_kept and alone.source not in told]
+    return [term for term, is_kept in terms.items() if not is_kept and single.source not in sentences]
 
 
 @pytest.mark.parametrize(("one", "other"), PAIRS)
@@ -77,11 +77,11 @@ def test_no_hard_term_of_two_statements_is_lost_in_silence(one, other):
 def test_a_preference_that_is_lost_is_told(one, other):
     """Nearness, the smallest holes, a mesh or balance that the other statement overrides."""
     merged = read({**one, **other})
-    for alone in (read(one), read(other)):
-        is_kept = alone.mode in (Mode.NEAR, merged.mode) and alone.mesh in ((), merged.mesh)
-        is_kept &= merged.balanced or not alone.balanced
-        is_kept &= not alone.only_prefers or merged.source == alone.source
-        assert is_kept or alone.source in " ".join(merged.ignored)
+    for single in (read(one), read(other)):
+        is_kept = single.mode in (Mode.NEAR, merged.mode) and single.mesh in ((), merged.mesh)
+        is_kept &= merged.balanced or not single.balanced
+        is_kept &= not single.only_prefers or merged.source == single.source
+        assert is_kept or single.source in " ".join(merged.ignored)
 
 
 @pytest.mark.parametrize(

@@ -19,16 +19,16 @@ def raw(name="q", notes=None, marks=None, **spec):
     }
 
 
-def counts(told):
-    return {name: {GPU: count} for name, count in told.items()}
+def counts(amounts):
+    return {name: {GPU: count} for name, count in amounts.items()}
 
 
-def demand(used=(), asked=(), total=100):
-    return Demand(counts(dict(used)), counts(dict(asked)), {GPU: total})
+def demand(used=(), requests=(), total=100):
+    return Demand(counts(dict(used)), counts(dict(requests)), {GPU: total})
 
 
 def gpus(found, names=None):
-    return {name: told.get(GPU) for name, told in found.items() if names is None or name in names}
+    return {name: amounts.get(GPU) for name, amounts in found.items() if names is None or name in names}
 
 
 def limited(found):
@@ -40,15 +40,17 @@ def own(found):
 
 
 def volcano_queue(name, capability=None, guarantee=None, parent="", deserved=None, weight=1, **more):
-    told = {"capability": capability, "guarantee": guarantee, "deserved": deserved}
-    sizes = {key: {GPU: amount} for key, amount in told.items() if amount is not None}
+    spec = {"capability": capability, "guarantee": guarantee, "deserved": deserved}
+    sizes = {key: {GPU: amount} for key, amount in spec.items() if amount is not None}
     return QueueSpec(name, parent=parent, sharing=Sharing(weight), **sizes, **more)
 
 
 @pytest.mark.contract("VE-01")
 def test_a_volcano_queue_is_read():
-    told = raw(capability={GPU: "8", "cpu": "96"}, guarantee={"resource": {GPU: 2}}, deserved={GPU: "4"}, parent="root")
-    queue = volcano.read(told)
+    raw_queue = raw(
+        capability={GPU: "8", "cpu": "96"}, guarantee={"resource": {GPU: 2}}, deserved={GPU: "4"}, parent="root"
+    )
+    queue = volcano.read(raw_queue)
     assert (queue.capability[GPU], queue.capability["cpu"]) == (8, 96_000)
     assert (queue.guarantee, queue.deserved, queue.parent, queue.open) == ({GPU: 2}, {GPU: 4}, "root", True)
     assert (queue.sharing.weight, volcano.read(raw(weight=5)).sharing.weight) == (1, 5)
@@ -81,7 +83,7 @@ def test_what_cannot_be_read_of_a_parent_is_a_fault_of_all_below_it():
 
 
 @pytest.mark.parametrize(
-    ("notes", "kept", "faults"),
+    ("notes", "headroom", "faults"),
     [
         pytest.param({}, {}, 0, id="nothing is said"),
         pytest.param({labels.HEADROOM: "2"}, {GPU: 2}, 0, id="of the GPUs that the queue names"),
@@ -89,10 +91,10 @@ def test_what_cannot_be_read_of_a_parent_is_a_fault_of_all_below_it():
         pytest.param({labels.HEADROOM: "-1"}, {}, 1, id="less than none"),
     ],
 )
-def test_an_owner_keeps_gpus_free_in_his_queue(notes, kept, faults):
+def test_an_owner_keeps_gpus_free_in_his_queue(notes, headroom, faults):
     queue = volcano.read(raw(notes=notes, capability={GPU: 8, "cpu": 9}))
-    assert (queue.headroom, len(queue.faults)) == (kept, faults)
-    assert shares([queue], demand())["q"].headroom == kept
+    assert (queue.headroom, len(queue.faults)) == (headroom, faults)
+    assert shares([queue], demand())["q"].headroom == headroom
 
 
 def test_the_headroom_of_a_queue_that_names_no_gpu_is_of_any():
@@ -186,7 +188,7 @@ def test_what_siblings_use_is_not_there_for_a_child_whatever_its_own_limit():
     ],
 )
 def test_what_a_volcano_queue_deserves_with_capacity(queues, deserves):
-    assert own(volcano.shares(queues, demand(asked={"a": 1}))) == deserves
+    assert own(volcano.shares(queues, demand(requests={"a": 1}))) == deserves
 
 
 def test_a_guarantee_of_nothing_deserves_nothing():
@@ -195,7 +197,7 @@ def test_a_guarantee_of_nothing_deserves_nothing():
 
 
 @pytest.mark.parametrize(
-    ("queues", "asked", "deserves", "maximum"),
+    ("queues", "requests", "deserves", "maximum"),
     [
         pytest.param(
             [volcano_queue("a"), volcano_queue("b", weight=3)],
@@ -248,13 +250,15 @@ def test_a_guarantee_of_nothing_deserves_nothing():
         ),
     ],
 )
-def test_without_deserved_proportion_shares_by_weight(queues, asked, deserves, maximum):
-    found = volcano.shares(queues, demand(asked=asked))
+def test_without_deserved_proportion_shares_by_weight(queues, requests, deserves, maximum):
+    found = volcano.shares(queues, demand(requests=requests))
     assert (own(found), limited(found)) == (deserves, maximum)
 
 
 def test_elastic_workers_ask_for_nothing():
-    found = volcano.shares([volcano_queue("a"), volcano_queue("b")], demand(used={"a": 90}, asked={"a": 10, "b": 40}))
+    found = volcano.shares(
+        [volcano_queue("a"), volcano_queue("b")], demand(used={"a": 90}, requests={"a": 10, "b": 40})
+    )
     assert (own(found), limited(found)) == ({"a": 10, "b": 40}, {"a": 60, "b": 90})
 
 

@@ -25,7 +25,7 @@ from turnout.jobs.queues.registry import limits, shares
 
 
 @pytest.mark.parametrize(
-    ("written", "count", "faults"),
+    ("text", "count", "faults"),
     [
         pytest.param(None, 7, 0, id="the default if it is absent"),
         pytest.param("0", 0, 0, id="zero"),
@@ -37,13 +37,13 @@ from turnout.jobs.queues.registry import limits, shares
         pytest.param("\u00b2", 7, 1, id="a digit that is no decimal is a fault"),
     ],
 )
-def test_a_count_in_a_text_has_nine_digits_at_most(written, count, faults):
-    fields = lenient_part({"n": written})
+def test_a_count_in_a_text_has_nine_digits_at_most(text, count, faults):
+    fields = lenient_part({"n": text})
     assert (read_count_in_text(fields, "n", 7), len(fields.faults)) == (count, faults)
 
 
 @pytest.mark.parametrize(
-    ("written", "count", "faults"),
+    ("value", "count", "faults"),
     [
         pytest.param(None, 7, 0, id="the default if it is absent"),
         pytest.param(0, 0, 0, id="the smallest number"),
@@ -56,13 +56,13 @@ def test_a_count_in_a_text_has_nine_digits_at_most(written, count, faults):
         pytest.param([], 7, 1, id="a list is a fault"),
     ],
 )
-def test_a_count_is_a_whole_number_within_its_bounds(written, count, faults):
-    fields = lenient_part({"n": written})
+def test_a_count_is_a_whole_number_within_its_bounds(value, count, faults):
+    fields = lenient_part({"n": value})
     assert (fields.count("n", 7, maximum=9), len(fields.faults)) == (count, faults)
 
 
 @pytest.mark.parametrize(
-    ("told", "texts", "faults"),
+    ("value", "texts", "faults"),
     [
         pytest.param(None, [], [], id="nothing"),
         pytest.param(["a", "b"], ["a", "b"], [], id="texts"),
@@ -70,8 +70,8 @@ def test_a_count_is_a_whole_number_within_its_bounds(written, count, faults):
         pytest.param("a", [], ["s.l is 'a': it must be a list of texts"], id="a text alone"),
     ],
 )
-def test_what_is_no_text_of_a_list_is_told_once_and_the_texts_count(told, texts, faults):
-    fields = lenient_part({"l": told}, "s")
+def test_what_is_no_text_of_a_list_is_told_once_and_the_texts_count(value, texts, faults):
+    fields = lenient_part({"l": value}, "s")
     assert (list(fields.texts("l")), fields.faults) == (texts, faults)
 
 
@@ -104,9 +104,9 @@ def test_what_is_said_is_known_from_what_is_not():
     assert (fields.text("c", "other"), fields.text("d", "other"), fields.faults) == ("other", "other", [])
 
 
-@pytest.mark.parametrize("told", [True, math.nan, "1.2.3", [], {}], ids=repr)
-def test_what_is_no_quantity_is_told(told):
-    fields = lenient_part({"q": told})
+@pytest.mark.parametrize("value", [True, math.nan, "1.2.3", [], {}], ids=repr)
+def test_what_is_no_quantity_is_told(value):
+    fields = lenient_part({"q": value})
     assert (read_quantity(fields, "q", GPU), len(fields.faults)) == (None, 1)
 
 
@@ -147,12 +147,14 @@ def test_a_plain_quota_lends_nothing_and_borrows_nothing():
     assert (found["namespace/a"].parent, room(found, "namespace/a", GPU)) == (POOL, 1)
 
 
-def claim(asked, weight=1, minimum=0, own=None):
-    return QueueClaim(minimum, weight, minimum / weight, max(asked, minimum) / weight, minimum if own is None else own)
+def claim(request, weight=1, minimum=0, own=None):
+    return QueueClaim(
+        minimum, weight, minimum / weight, max(request, minimum) / weight, minimum if own is None else own
+    )
 
 
 @pytest.mark.parametrize(
-    ("claims", "whole", "found"),
+    ("claims", "total", "found"),
     [
         pytest.param([], 9, [], id="nobody"),
         pytest.param([claim(5)], 9, [(5, 9)], id="one alone may have it all"),
@@ -172,8 +174,8 @@ def claim(asked, weight=1, minimum=0, own=None):
         pytest.param([claim(0, 1, 0, 3), claim(0)], 9, [(0, 9), (0, 9)], id="and all that nobody asks for"),
     ],
 )
-def test_a_whole_is_shared_as_water_fills_vessels(claims, whole, found):
-    assert share_by_weight(claims, whole) == found
+def test_a_whole_is_shared_as_water_fills_vessels(claims, total, found):
+    assert share_by_weight(claims, total) == found
 
 
 def test_a_third_of_three_is_one_for_whatever_weights():
@@ -201,27 +203,30 @@ LOW, TOP = QueueShare({GPU: 5}, parent="top", guaranteed={GPU: 2}), QueueShare({
 )
 def test_a_queue_has_what_is_kept_for_it_and_what_is_left_above(used, left):
     now = {"low": {GPU: used[0]}, "top": {GPU: used[1]}}
-    told = {
+    queues = {
         name: QueueShare(s.limit, used=now[name], parent=s.parent, guaranteed=s.guaranteed)
         for name, s in zip(now, (LOW, TOP), strict=True)
     }
-    assert room(told, "low", GPU) == left
-    assert holds(told, now, "low", ((GPU, 1),)) is (left >= 1)
-    assert left < 1 or (holds(told, now, "low", ((GPU, 1),), left), holds(told, now, "low", ((GPU, 1),), left + 1)) == (
+    assert room(queues, "low", GPU) == left
+    assert holds(queues, now, "low", ((GPU, 1),)) is (left >= 1)
+    assert left < 1 or (
+        holds(queues, now, "low", ((GPU, 1),), left),
+        holds(queues, now, "low", ((GPU, 1),), left + 1),
+    ) == (
         True,
         False,
     )
-    assert holds(told, now, "low", ((GPU, 0),), 3)
+    assert holds(queues, now, "low", ((GPU, 0),), 3)
 
 
 def test_charging_and_giving_back_leaves_everything_as_it_was():
-    told, used = {"low": LOW, "top": TOP}, {"low": {GPU: 1}}
-    charge(told, used, "low", ((GPU, 1),), 3)
+    queues, used = {"low": LOW, "top": TOP}, {"low": {GPU: 1}}
+    charge(queues, used, "low", ((GPU, 1),), 3)
     assert used == {"low": {GPU: 4}, "top": {GPU: 2}}
-    charge(told, used, "low", ((GPU, 1),), -3)
+    charge(queues, used, "low", ((GPU, 1),), -3)
     assert used == {"low": {GPU: 1}, "top": {GPU: 0}}
-    charge(told, used, "low", ((GPU, 1),))
-    charge(told, used, "unknown", ((GPU, 1),))
+    charge(queues, used, "low", ((GPU, 1),))
+    charge(queues, used, "unknown", ((GPU, 1),))
     assert used == {"low": {GPU: 2}, "top": {GPU: 0}}
 
 
@@ -245,5 +250,5 @@ def test_a_queue_of_another_system_is_nobodys_parent():
 
 
 def test_what_a_queue_cannot_do_without_is_what_it_uses_where_nobody_says():
-    told = Demand({"a": {GPU: 3}, "b": {GPU: 4}}, {"b": {}}, {})
-    assert [told.need_of(name) for name in "abc"] == [{GPU: 3}, {}, {}]
+    demand = Demand({"a": {GPU: 3}, "b": {GPU: 4}}, {"b": {}}, {})
+    assert [demand.need_of(name) for name in "abc"] == [{GPU: 3}, {}, {}]

@@ -21,7 +21,7 @@ def quota(name, minimum, maximum, weight=None, notes=None, **marks):
 
 
 @pytest.mark.parametrize(
-    ("queues", "asked", "total", "found"),
+    ("queues", "requests", "total", "found"),
     [
         pytest.param([quota("a", 4, 10)], {}, 4, {"a": 4}, id="alone it has its min"),
         pytest.param([quota("a", 4, 10)], {}, 7, {"a": 7}, id="and what else there is"),
@@ -117,8 +117,8 @@ def quota(name, minimum, maximum, weight=None, notes=None, **marks):
         ),
     ],
 )
-def test_what_an_elastic_quota_may_have(queues, asked, total, found):
-    assert limited(koordinator.shares(queues, demand(asked=asked, total=total))) == found
+def test_what_an_elastic_quota_may_have(queues, requests, total, found):
+    assert limited(koordinator.shares(queues, demand(requests=requests, total=total))) == found
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ def test_what_an_elastic_quota_may_have(queues, asked, total, found):
     ],
 )
 def test_a_resource_is_limited_for_a_quota(queue, limit):
-    assert limited(koordinator.shares([koordinator.read(queue)], demand(asked={"a": 9}, total=9))) == {"a": limit}
+    assert limited(koordinator.shares([koordinator.read(queue)], demand(requests={"a": 9}, total=9))) == {"a": limit}
 
 
 def test_a_tree_has_what_its_total_names_beside_its_max():
@@ -159,7 +159,7 @@ def test_a_tree_of_its_own_is_below_nobody_whatever_it_says():
 def test_who_names_no_gpu_takes_none_from_others_whatever_its_weight():
     notes = {f"{LABEL}shared-weight": f'{{"{GPU}": 5}}'}
     silent = koordinator.read(raw("a", notes, min={"cpu": 1}, max={"cpu": 1}))
-    found = koordinator.shares([silent, quota("b", 1, 9)], demand(asked={"b": 9}, total=9))
+    found = koordinator.shares([silent, quota("b", 1, 9)], demand(requests={"b": 9}, total=9))
     assert limited(found) == {"a": None, "b": 9}
 
 
@@ -204,8 +204,8 @@ def test_the_runtime_that_koordinator_wrote_is_not_believed():
     ],
 )
 def test_an_annotation_that_cannot_be_read_is_told(notes):
-    made = koordinator.read(raw("a", notes, min={GPU: 1}, max={GPU: 5}))
-    assert (len(made.faults), made.sharing.weights) == (1, {GPU: 5})
+    quota = koordinator.read(raw("a", notes, min={GPU: 1}, max={GPU: 5}))
+    assert (len(quota.faults), quota.sharing.weights) == (1, {GPU: 5})
 
 
 def test_the_root_is_below_nobody_and_has_no_tree_of_its_own():

@@ -100,8 +100,8 @@ def test_what_anybody_calls_the_use_of_a_cohort_is_not_charged():
 
 
 def test_a_resource_of_which_no_quota_is_said_has_none():
-    said = [{"flavors": [{"name": "f", "resources": [{"name": GPU}]}]}]
-    assert kueue.read(raw("a", resourceGroups=said)).deserved == {GPU: 0}
+    groups = [{"flavors": [{"name": "f", "resources": [{"name": GPU}]}]}]
+    assert kueue.read(raw("a", resourceGroups=groups)).deserved == {GPU: 0}
 
 
 def test_a_queue_in_a_cohort_can_have_what_others_only_borrow_of_it():
@@ -175,8 +175,8 @@ def test_elastic_workers_stay_within_own_quota_where_reclaim_evicts():
         cluster_queue("h", 2, "c", borrowing=0),
     ]
     found = kueue.shares(queues, demand())
-    kept = gpus({name: found[name].headroom for name in "abdfh"})
-    assert (limited(found)["b"], kept) == (12, {"a": None, "b": 7, "d": None, "f": None, "h": 0})
+    headroom = gpus({name: found[name].headroom for name in "abdfh"})
+    assert (limited(found)["b"], headroom) == (12, {"a": None, "b": 7, "d": None, "f": None, "h": 0})
 
 
 def test_cohorts_in_a_circle_are_at_fault_with_all_their_queues():
@@ -267,8 +267,8 @@ def used_of(plain):
 
 @given(TREES)
 def test_room_is_what_kueue_calls_available(tree):
-    told, plain = planted(tree)
-    restated, found = Restated(plain), kueue.shares(told, Demand(used_of(plain), total=TOTAL))
+    queues, plain = planted(tree)
+    restated, found = Restated(plain), kueue.shares(queues, Demand(used_of(plain), total=TOTAL))
     for name in plain:
         if not name.startswith(COHORT):
             assert room(found, name, GPU) == restated.available(name)
@@ -276,18 +276,20 @@ def test_room_is_what_kueue_calls_available(tree):
 
 @given(TREES, st.lists(st.tuples(st.integers(0, 4), st.integers(-3, 5)), max_size=6))
 def test_charging_is_the_same_as_looking_again(tree, changes):
-    told, plain = planted(tree)
+    queues, plain = planted(tree)
     used = used_of(plain)
-    found = kueue.shares(told, Demand(used))
+    found = kueue.shares(queues, Demand(used))
     now = {name: dict(share.used) for name, share in found.items()}
     for which, pods in changes:
         name = f"q{which}"
         if name not in used or used[name][GPU] + pods < 0:
             continue
-        again = kueue.shares(told, Demand(used))
+        new_shares = kueue.shares(queues, Demand(used))
         if pods > 0:
-            assert holds(found, now, name, NEEDS, pods) is (room(again, name, GPU) >= pods)
+            assert holds(found, now, name, NEEDS, pods) is (room(new_shares, name, GPU) >= pods)
         charge(found, now, name, NEEDS, pods)
         used[name] = {GPU: used[name][GPU] + pods}
-        again = kueue.shares(told, Demand(used))
-        assert {n: +Counter(now[n]) for n in again if n in now} == {n: +Counter(s.used) for n, s in again.items()}
+        new_shares = kueue.shares(queues, Demand(used))
+        assert {n: +Counter(now[n]) for n in new_shares if n in now} == {
+            n: +Counter(s.used) for n, s in new_shares.items()
+        }

@@ -98,12 +98,12 @@ DIALECTS = {
     "Kueue": of_kueue,
     "ElasticQuota of scheduler-plugins": of_namespaces,
 }
-every_dialect = pytest.mark.parametrize("made", list(DIALECTS.values()), ids=list(DIALECTS))
+every_dialect = pytest.mark.parametrize("queues", list(DIALECTS.values()), ids=list(DIALECTS))
 
 
 def asking(rows, total=60):
-    used, asked = ({f"q{i}": row[key] for i, row in enumerate(rows)} for key in ("used", "asked"))
-    return demand(used, asked, total)
+    used, requests = ({f"q{i}": row[key] for i, row in enumerate(rows)} for key in ("used", "asked"))
+    return demand(used, requests, total)
 
 
 def rooms(found):
@@ -120,24 +120,24 @@ def changed(rows, index, key, by):
 
 @every_dialect
 @given(ROWS, TOTALS, st.integers(0, 5), st.integers(1, 9))
-def test_more_use_never_makes_more_room(made, rows, total, who, more):
-    before = rooms(shares(made(rows), asking(rows, total)))
-    after = rooms(shares(made(rows), asking(changed(rows, who, "used", more), total)))
+def test_more_use_never_makes_more_room(queues, rows, total, who, more):
+    before = rooms(shares(queues(rows), asking(rows, total)))
+    after = rooms(shares(queues(rows), asking(changed(rows, who, "used", more), total)))
     assert never_above(after, before)
 
 
 @every_dialect
 @given(ROWS, TOTALS, st.integers(0, 5), st.integers(1, 9))
-def test_what_one_asks_for_never_gives_another_more(made, rows, total, who, more):
-    before = rooms(shares(made(rows), asking(rows, total)))
-    after = rooms(shares(made(rows), asking(changed(rows, who, "asked", more), total)))
+def test_what_one_asks_for_never_gives_another_more(queues, rows, total, who, more):
+    before = rooms(shares(queues(rows), asking(rows, total)))
+    after = rooms(shares(queues(rows), asking(changed(rows, who, "asked", more), total)))
     assert never_above(after, before)
 
 
-@pytest.mark.parametrize("made", [of_capacity, of_koordinator])
+@pytest.mark.parametrize("queues", [of_capacity, of_koordinator])
 @given(rows=ROWS, total=TOTALS)
-def test_a_parents_room_bounds_its_childrens(made, rows, total):
-    found = shares(made(rows), asking(rows, total))
+def test_a_parents_room_bounds_its_childrens(queues, rows, total):
+    found = shares(queues(rows), asking(rows, total))
     for name, left in rooms(found).items():
         above = found[name].parent
         assert above not in found or room(found, above, GPU) is None or left <= room(found, above, GPU)
@@ -275,19 +275,21 @@ WHOLE = {
 READERS = (volcano.read, koordinator.read, kueue.read, kueue.read_cohort, namespace.read, namespace.read_elastic)
 
 
-def places(told, path=()):
+def places(document, path=()):
     yield path
-    for key, value in told.items() if isinstance(told, dict) else enumerate(told) if isinstance(told, list) else ():
+    for key, value in (
+        document.items() if isinstance(document, dict) else enumerate(document) if isinstance(document, list) else ()
+    ):
         yield from places(value, (*path, key))
 
 
-def spoilt(told, path, junk):
+def spoilt(document, path, junk):
     if not path:
         return junk
     key, *rest = path
-    if isinstance(told, list):
-        return [spoilt(each, rest, junk) if i == key else each for i, each in enumerate(told)]
-    return {**told, key: spoilt(told[key], rest, junk)}
+    if isinstance(document, list):
+        return [spoilt(each, rest, junk) if i == key else each for i, each in enumerate(document)]
+    return {**document, key: spoilt(document[key], rest, junk)}
 
 
 @pytest.mark.parametrize("read", READERS)
@@ -316,6 +318,6 @@ def test_whatever_is_written_is_read_or_told_and_never_raised(read, path, junk):
 )
 @pytest.mark.parametrize("junk", ["much", [], True, "1.2.3", float("nan")])
 def test_an_unreadable_amount_never_silently_makes_a_queue_unlimited(read, path, junk):
-    whole = WHOLE | {"spec": {**WHOLE["spec"], "scopeSelector": None}}
-    assert read(whole).faults == ()
-    assert len(read(spoilt(whole, path, junk)).faults) == 1
+    raw_queue = WHOLE | {"spec": {**WHOLE["spec"], "scopeSelector": None}}
+    assert read(raw_queue).faults == ()
+    assert len(read(spoilt(raw_queue, path, junk)).faults) == 1

@@ -48,21 +48,21 @@ def schema(file, version):
     return versions[version]["openAPIV3Schema"]["properties"]["spec"]
 
 
-def misfits(told, rule, where="spec"):
+def misfits(document, rule, where="spec"):
     """Find where a value does not meet a structural schema: unknown fields, other types, other words."""
     if rule.get("x-kubernetes-int-or-string"):
-        return [] if isinstance(told, int | str) else [where]
+        return [] if isinstance(document, int | str) else [where]
     kinds = {"object": dict, "array": list, "string": str, "integer": int, "boolean": bool}
-    if not isinstance(told, kinds[rule["type"]]) or told not in rule.get("enum", [told]):
+    if not isinstance(document, kinds[rule["type"]]) or document not in rule.get("enum", [document]):
         return [where]
-    if isinstance(told, list):
-        return [fault for each in told for fault in misfits(each, rule["items"], f"{where}[]")]
-    if not isinstance(told, dict):
+    if isinstance(document, list):
+        return [fault for each in document for fault in misfits(each, rule["items"], f"{where}[]")]
+    if not isinstance(document, dict):
         return []
     known, others = rule.get("properties", {}), rule.get("additionalProperties")
     return [
         fault
-        for key, value in told.items()
+        for key, value in document.items()
         for fault in (
             misfits(value, known.get(key, others), f"{where}.{key}") if key in known or others else [f"{where}.{key}"]
         )
@@ -77,20 +77,24 @@ def test_the_fields_that_are_read_are_those_of_the_schema(file, version):
     assert misfits({**spec, "nonsense": 1}, rule) == ["spec.nonsense"]
 
 
-def written(file, **more):
+def filled_object(file, **more):
     return {"metadata": {"name": "q", "namespace": "n"}, "spec": SPECS[f"{file}"] | more}
 
 
 def test_every_field_of_them_is_understood():
-    queue = volcano.read(written("volcano/scheduling.volcano.sh_queues"))
+    queue = volcano.read(filled_object("volcano/scheduling.volcano.sh_queues"))
     assert (queue.capability, queue.deserved, queue.guarantee) == ({GPU: 8, "cpu": 96_000}, {GPU: 4}, {GPU: 2})
     assert (queue.parent, queue.sharing.weight) == ("root", 3)
-    quota = koordinator.read(written("koordinator/scheduling.sigs.k8s.io_elasticquotas"))
+    quota = koordinator.read(filled_object("koordinator/scheduling.sigs.k8s.io_elasticquotas"))
     assert (quota.deserved, quota.capability) == ({GPU: 4}, {GPU: 8})
-    whole = kueue.read(written("kueue/kueue.x-k8s.io_clusterqueues", cohortName="c"))
-    assert (whole.kueue.flavors, whole.parent, whole.open) == ((Flavor("f", GPU, 8, 2, 3),), "cohort/c", False)
-    assert (whole.kueue.preempts, whole.kueue.reclaims) == ("LowerPriority", True)
-    above = kueue.read_cohort(written("kueue/kueue.x-k8s.io_cohorts"))
-    assert (above.name, above.parent, above.kueue.flavors) == ("cohort/q", "cohort/up", whole.kueue.flavors)
-    local = written("kueue/kueue.x-k8s.io_localqueues")
+    cluster_queue = kueue.read(filled_object("kueue/kueue.x-k8s.io_clusterqueues", cohortName="c"))
+    assert (cluster_queue.kueue.flavors, cluster_queue.parent, cluster_queue.open) == (
+        (Flavor("f", GPU, 8, 2, 3),),
+        "cohort/c",
+        False,
+    )
+    assert (cluster_queue.kueue.preempts, cluster_queue.kueue.reclaims) == ("LowerPriority", True)
+    above = kueue.read_cohort(filled_object("kueue/kueue.x-k8s.io_cohorts"))
+    assert (above.name, above.parent, above.kueue.flavors) == ("cohort/q", "cohort/up", cluster_queue.kueue.flavors)
+    local = filled_object("kueue/kueue.x-k8s.io_localqueues")
     assert (kueue.local_queue(local), kueue.accepts_workloads(local)) == (("n/q", "q"), False)

@@ -25,15 +25,15 @@ def test_what_a_pod_says(text, read):
 def test_what_cannot_be_read_counts_as_absent_and_is_told(text):
     faults = []
     assert repair_of({labels.REPAIR: text}, faults) is None
-    (told,) = faults
-    assert told.startswith(f"{labels.REPAIR} is {text!r}: it must be wait, move or give-up")
+    (fault,) = faults
+    assert fault.startswith(f"{labels.REPAIR} is {text!r}: it must be wait, move or give-up")
 
 
-@pytest.mark.parametrize(("said", "holds"), [
+@pytest.mark.parametrize(("words", "holds"), [
     pytest.param([], WAIT, id="nobody says anything"),
     pytest.param([Repair(MOVE, 60), Repair(MOVE, 300)], Repair(MOVE, 300), id="the longest time"),
     pytest.param([Repair(GIVE_UP, 10), Repair(MOVE, 60)], Repair(MOVE, 60), id="moving before giving up"),
     pytest.param([Repair(GIVE_UP, 10), WAIT, Repair(MOVE, 60)], WAIT, id="waiting before both"),
 ])  # fmt: skip
-def test_the_most_patient_of_different_words_holds(said, holds):
-    assert most_patient(said) == most_patient(reversed(said)) == holds
+def test_the_most_patient_of_different_words_holds(words, holds):
+    assert most_patient(words) == most_patient(reversed(words)) == holds

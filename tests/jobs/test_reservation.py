@@ -102,8 +102,9 @@ def test_a_reservation_says_for_whom_nodes_are_reserved_and_until_when():
     until = "until 2027-01-15T08:10:00Z (Repair)"
     assert MOVE.text_for("team-a") == f"2 hosts are reserved for team-a/train {until}"
     assert MOVE.text_for("team-b") == f"2 hosts are reserved for a gang of another namespace {until}"
-    kept = Reservation(HOLDER, ("a0",), ReservationReason.STRICT_ORDER, place_text="at root/spine0")
+    reservation = Reservation(HOLDER, ("a0",), ReservationReason.STRICT_ORDER, place_text="at root/spine0")
     assert (
-        kept.text_for("team-b") == "room at root/spine0 is kept for team-a/train, the oldest that waits in this queue"
+        reservation.text_for("team-b")
+        == "room at root/spine0 is kept for team-a/train, the oldest that waits in this queue"
     )
-    assert kept.until_s == math.inf
+    assert reservation.until_s == math.inf

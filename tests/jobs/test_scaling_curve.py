@@ -26,8 +26,8 @@ def test_speed(curve, workers, fast):
 
 
 def test_a_worker_that_adds_nothing_gains_nothing():
-    told = gain(((1, 1.0), (2, 2.0), (4, 2.0)), 1, 2, 4)
-    assert (told.share, told.per_worker) == (0.0, 0.0)
+    gains = gain(((1, 1.0), (2, 2.0), (4, 2.0)), 1, 2, 4)
+    assert (gains.share, gains.per_worker) == (0.0, 0.0)
     assert gain(((1, 1.0), (2, 2.0)), 1, 1, 2) == (1.0, 1.0)
 
 

@@ -41,9 +41,9 @@ def test_an_object_says_whether_its_order_is_strict(path, raw, strict):
     assert (found is not None and found.is_strict) == strict
 
 
-def known(*said, local=(), named=()):
+def known(*raw_queues, local=(), named=()):
     queues = StrictQueues(frozenset(named))
-    for path, raw in said:
+    for path, raw in raw_queues:
         queues.put(f"{path} {raw['metadata']['name']}", read(path, raw))
     for one, other in local:
         queues.set_cluster_queue(one, other)

@@ -175,7 +175,7 @@ async def test_a_list_is_read_page_by_page(connected, tmp_path):
         script.lists = [page([pod("a")], more="x+/=&y"), page([pod("b")])]
         read = [raw async for raw in client.pages(PODS, {"fieldSelector": "f"}, limit=1)]
     assert [json.loads(raw)["items"][0]["metadata"]["name"] for raw in read] == ["a", "b"]
-    assert [asked.query for asked in script.asked] == [
+    assert [request.query for request in script.asked] == [
         {"fieldSelector": "f", "limit": "1"},
         {"fieldSelector": "f", "limit": "1", "continue": "x+/=&y"},
     ]
@@ -228,7 +228,7 @@ async def test_a_rotated_token_is_read_again_once(connected, tmp_path):
         script.lists = [fault(401), plain({"ok": 1})]
         (tmp_path / "token").write_text("second")
         assert await client.get(PODS) == b'{"ok": 1}'
-    assert [asked.headers["Authorization"] for asked in script.asked] == ["Bearer first", "Bearer second"]
+    assert [request.headers["Authorization"] for request in script.asked] == ["Bearer first", "Bearer second"]
 
 
 async def test_two_concurrent_calls_both_use_the_reloaded_token(connected, tmp_path):
@@ -244,11 +244,11 @@ async def test_two_concurrent_calls_both_use_the_reloaded_token(connected, tmp_p
         assert await calls == [b'{"ok": 1}'] * 2
 
 
-@pytest.mark.parametrize("gone", [False, True], ids=["the token is the same", "its file is gone"])
-async def test_a_token_that_stays_refused_is_not_repeated(connected, tmp_path, gone):
+@pytest.mark.parametrize("file_is_missing", [False, True], ids=["the token is the same", "its file is gone"])
+async def test_a_token_that_stays_refused_is_not_repeated(connected, tmp_path, file_is_missing):
     async with connected(tmp_path) as (script, client):
         script.lists = [fault(401)]
-        if gone:
+        if file_is_missing:
             (tmp_path / "token").unlink()
         with pytest.raises(Unauthorised):
             await client.get(PODS)

@@ -223,14 +223,14 @@ class Written:
 
 async def told_by(client, instance, *emitted, component="turnout-extender"):
     """Let one replica write what it has seen, one after another, and give how many of it were dropped."""
-    written = Written(client)
-    events = EventRecorder(written, component, instance, clock=ManualClock())
+    event_writer = Written(client)
+    events = EventRecorder(event_writer, component, instance, clock=ManualClock())
     async with running(events.run()), asyncio.timeout(PATIENCE_S):
         for number, each in enumerate(emitted):
             last = f"{component} {instance} {number}"
             events.emit(*each)
             events.emit(POD, "Normal", "Last", last, NOW)  # written after it, being of the same namespace
-            await written.when(last).wait()
+            await event_writer.when(last).wait()
     return events.dropped
 
 
@@ -333,11 +333,11 @@ async def test_over_the_real_client(tmp_path, answer):
         _, events = recorder(client)
         async with running(events.run()) as task:
             events.emit(POD, "Normal", "Told", "once", NOW)
-            asked = await script.until("POST", 1)
+            requests = await script.until("POST", 1)
             events.emit(NODE, "Normal", "Told", "twice", NOW)
             await script.until("POST", 2)
             assert not task.done()
-        assert json.loads(asked.body)["reason"] == "Told"
+        assert json.loads(requests.body)["reason"] == "Told"
 
 
 def of(namespace, number):
@@ -354,8 +354,8 @@ async def test_namespaces_have_their_turns_one_after_another():
         events.emit(*of("quiet", number))
     async with running(events.run()):
         await settle()
-    told = [(path.split("/")[4], body["message"]) for path, body in api.events]
-    assert told == [("loud", "0"), ("quiet", "0"), ("loud", "1"), ("quiet", "1"), ("loud", "2")]
+    messages = [(path.split("/")[4], body["message"]) for path, body in api.events]
+    assert messages == [("loud", "0"), ("quiet", "0"), ("loud", "1"), ("quiet", "1"), ("loud", "2")]
 
 
 async def test_a_namespace_that_fills_the_queue_drops_its_own_events_first():
@@ -369,5 +369,5 @@ async def test_a_namespace_that_fills_the_queue_drops_its_own_events_first():
     assert events.dropped == 14
     async with running(events.run()):
         await settle()
-    told = sorted((path.split("/")[4], body["message"]) for path, body in api.events)
-    assert told == [("loud", "0"), ("loud", "1"), ("quiet", "0"), ("quiet", "1")]
+    messages = sorted((path.split("/")[4], body["message"]) for path, body in api.events)
+    assert messages == [("loud", "0"), ("loud", "1"), ("quiet", "0"), ("quiet", "1")]

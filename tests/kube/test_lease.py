@@ -267,10 +267,10 @@ async def test_a_paused_leader_that_wakes_cannot_go_on():
         one.clock.jump(30)
         await pass_time(30, two)
         assert two.elector.is_leading
-        written = one.written
+        count = one.written
         assert not one.elector.is_leading, "it reads so before anything of it has run"
         await one.clock.advance(0)
-        assert (one.working, one.written) == (False, written)
+        assert (one.working, one.written) == (False, count)
         assert server.spec["holderIdentity"] == "two"
         await pass_time(60, one, two)
         assert (one.elector.is_leading, two.elector.is_leading) == (False, True)

@@ -15,7 +15,7 @@ class Terminal(io.StringIO):
 
 
 @pytest.fixture
-def said():
+def log_lines():
     """Set up logging on a stream and give back what a record becomes; the old set-up returns afterwards."""
     root = logging.getLogger()
     handlers, level = list(root.handlers), root.level
@@ -31,8 +31,8 @@ def said():
     root.setLevel(level)
 
 
-def test_a_machine_gets_one_json_object_a_line(said):
-    text = said(
+def test_a_machine_gets_one_json_object_a_line(log_lines):
+    text = log_lines(
         io.StringIO(), {"job": "bert\n", "gpus": 3, "ratio": 0.5, "ok": True, "none": None, "nan": float("nan")}
     )
     assert text.count("\n") == 1
@@ -51,8 +51,8 @@ def test_a_machine_gets_one_json_object_a_line(said):
     }
 
 
-def test_a_person_gets_a_plain_line_that_cannot_move_the_cursor(said):
-    text = said(Terminal(), {"job": "bert\x1b[2J", "gpus": 3})
+def test_a_person_gets_a_plain_line_that_cannot_move_the_cursor(log_lines):
+    text = log_lines(Terminal(), {"job": "bert\x1b[2J", "gpus": 3})
     assert text.endswith(" info    worker_evicted job=bert\\x1b[2J gpus=3\n")
 
 
@@ -70,36 +70,36 @@ def test_a_person_gets_a_plain_line_that_cannot_move_the_cursor(said):
     ids=["token", "header", "camel case", "in a sentence", "JSON web token", "key", "inside a dict"],
 )
 @pytest.mark.parametrize("stream", [io.StringIO, Terminal], ids=["json", "plain"])
-def test_no_secret_leaves(said, extra, stream):
-    text = said(stream(), extra)
+def test_no_secret_leaves(log_lines, extra, stream):
+    text = log_lines(stream(), extra)
     assert "abc123secret" not in text
     assert "[hidden]" in text
 
 
-def test_fields_never_replace_the_lines_own(said):
-    line = json.loads(said(io.StringIO(), {"level": "mine", "event": "mine"}))
+def test_fields_never_replace_the_lines_own(log_lines):
+    line = json.loads(log_lines(io.StringIO(), {"level": "mine", "event": "mine"}))
     assert (line["level"], line["event"], line["level_"], line["event_"]) == ("info", "worker_evicted", "mine", "mine")
 
 
-def test_what_cannot_be_shown_does_not_break_the_line(said):
+def test_what_cannot_be_shown_does_not_break_the_line(log_lines):
     class Rude:
         def __str__(self):
             raise RuntimeError("no")
 
-    assert "cannot be shown" in json.loads(said(io.StringIO(), {"job": Rude()}))["job"]
+    assert "cannot be shown" in json.loads(log_lines(io.StringIO(), {"job": Rude()}))["job"]
 
 
-def test_an_error_keeps_the_end_of_its_trace(said):
+def test_an_error_keeps_the_end_of_its_trace(log_lines):
     def deep(n):
         return deep(n - 1) if n else 1 / 0
 
     try:
         deep(300)
     except ZeroDivisionError:
-        line = json.loads(said(io.StringIO(), {"trace": "mine"}, exc_info=True))
+        line = json.loads(log_lines(io.StringIO(), {"trace": "mine"}, exc_info=True))
     assert line["trace"].endswith("ZeroDivisionError: division by zero")
     assert line["trace_"] == "mine"
 
 
-def test_what_is_below_the_level_is_not_written(said):
-    assert said(io.StringIO(), at="warning") == ""
+def test_what_is_below_the_level_is_not_written(log_lines):
+    assert log_lines(io.StringIO(), at="warning") == ""

@@ -20,14 +20,14 @@ class Raw:
         self.answers, self.leaves, self.heard = answers, leaves, []
 
     async def serve(self, reader, writer):
-        self.heard.append(heard := [])
+        self.heard.append(lines := [])
         try:
             while True:
                 head = await reader.readuntil(b"\r\n\r\n")
-                heard.append(head.split(b" ", 1)[0].decode())
+                lines.append(head.split(b" ", 1)[0].decode())
                 length = next((int(line[15:]) for line in head.split(b"\r\n") if line.startswith(b"Content-Length")), 0)
                 await reader.readexactly(length)
-                writer.write(self.answers[min(len(heard), len(self.answers)) - 1])
+                writer.write(self.answers[min(len(lines), len(self.answers)) - 1])
                 await writer.drain()
                 if self.leaves:
                     return

@@ -29,11 +29,11 @@ SHAPES = [GPU8, GPU1, CPU, PICKY, PORT, with_port(4), shape_of(world.pod("p", 1,
 
 
 def snapshot(*nodes):
-    made = ClusterSnapshot()
+    new_snapshot = ClusterSnapshot()
     for node in nodes:
-        made.put_node(node)
-    made.set_row_order([node.metadata.name for node in nodes])
-    return made
+        new_snapshot.put_node(node)
+    new_snapshot.set_row_order([node.metadata.name for node in nodes])
+    return new_snapshot
 
 
 def with_device(name):
@@ -132,19 +132,19 @@ class TestRoom:
         bare.spec.containers[0].resources = None
         assert snapshot(world.node("a", pods="1000000")).room(shape_of(bare)).tolist() == [MAX_ROOM]
 
-    @pytest.mark.parametrize(("change", "told"), [
+    @pytest.mark.parametrize(("change", "is_change"), [
         pytest.param({}, False, id="a heartbeat changes nothing"),
         pytest.param({"gpus": 4}, True, id="less to offer"),
         pytest.param({"labels": {"zone": "a"}}, True, id="another label"),
         pytest.param({"conditions": [{"type": "Ready", "status": "False"}]}, True, id="not ready any more"),
         pytest.param({"conditions": [{"type": "DiskPressure", "status": "False"}]}, True, id="silent on being ready"),
     ])  # fmt: skip
-    def test_what_counts_as_a_change_of_a_node(self, change, told):
+    def test_what_counts_as_a_change_of_a_node(self, change, is_change):
         s = snapshot(world.node("a"))
         s.room(GPU1)
         s.changed_rows.clear()
         s.put_node(world.node("a", **change))
-        assert bool(s.changed_rows) is told
+        assert bool(s.changed_rows) is is_change
 
     def test_the_capacity_counts_where_a_node_states_nothing_allocatable(self):
         before, after = world.node("a", gpus=8), world.node("a", gpus=4)
@@ -180,63 +180,63 @@ class TestPreemption:
 class TestReserved:
     def test_kept_room_is_not_anybody_elses(self):
         s = snapshot(world.node("a"), world.node("b"))
-        kept = ReservedRoom(s)
-        kept.reserve([(0, GPU8)])
-        assert kept.room(GPU1).tolist() == [0, 8]
-        assert kept.room(GPU1, ignored_pods=[(0, GPU8)]).tolist() == [8, 8]
-        assert kept.room(GPU1, extra_pods=[(1, GPU1)]).tolist() == [0, 7]
-        kept.release([(0, GPU8)])
-        assert kept.room(GPU1).tolist() == [8, 8]
+        reserved = ReservedRoom(s)
+        reserved.reserve([(0, GPU8)])
+        assert reserved.room(GPU1).tolist() == [0, 8]
+        assert reserved.room(GPU1, ignored_pods=[(0, GPU8)]).tolist() == [8, 8]
+        assert reserved.room(GPU1, extra_pods=[(1, GPU1)]).tolist() == [0, 7]
+        reserved.release([(0, GPU8)])
+        assert reserved.room(GPU1).tolist() == [8, 8]
 
     def test_an_extra_pod_may_request_a_resource_that_no_pod_requested_before(self):
         s = snapshot(with_device("a"))
-        kept = ReservedRoom(s)
-        kept.reserve([(0, GPU1)])
-        assert kept.room(GPU1, extra_pods=[(0, DEVICE), (0, GPU1)]).tolist() == [6]
+        reserved = ReservedRoom(s)
+        reserved.reserve([(0, GPU1)])
+        assert reserved.room(GPU1, extra_pods=[(0, DEVICE), (0, GPU1)]).tolist() == [6]
 
     def test_a_row_that_holds_less_than_is_kept_is_told(self):
         s = snapshot(world.node("a"))
-        kept = ReservedRoom(s)
-        kept.reserve([(0, GPU8)])
-        assert not kept.is_overdrawn(0)
+        reserved = ReservedRoom(s)
+        reserved.reserve([(0, GPU8)])
+        assert not reserved.is_overdrawn(0)
         s.charge("u1", charge("a", CPU))
-        assert not kept.is_overdrawn(0)
+        assert not reserved.is_overdrawn(0)
         s.charge("u2", charge("a", GPU1))
-        assert kept.is_overdrawn(0)
+        assert reserved.is_overdrawn(0)
 
     def test_a_row_is_not_told_for_what_is_not_kept_on_it(self):
         s = snapshot(world.node("a"))
-        kept = ReservedRoom(s)
-        kept.reserve([(0, CPU)])
+        reserved = ReservedRoom(s)
+        reserved.reserve([(0, CPU)])
         s.charge("u1", charge("a", GPU8))
         s.charge("u2", charge("a", GPU8))
-        assert not kept.is_overdrawn(0)
-        kept.reserve([(0, GPU1)])
-        assert kept.is_overdrawn(0)
+        assert not reserved.is_overdrawn(0)
+        reserved.reserve([(0, GPU1)])
+        assert reserved.is_overdrawn(0)
 
     def test_room_of_pods_that_are_thought_away_or_added_counts_by_shape(self):
         s = snapshot(world.node("a"), world.node("b"), world.node("c"))
-        kept = ReservedRoom(s)
-        kept.reserve([(0, GPU1), (0, GPU1), (1, GPU8), (2, PICKY)])
-        assert kept.room(GPU1).tolist() == [6, 0, 6]
-        assert kept.room(GPU1, ignored_pods=[(0, GPU1), (1, GPU8)]).tolist() == [7, 8, 6]
+        reserved = ReservedRoom(s)
+        reserved.reserve([(0, GPU1), (0, GPU1), (1, GPU8), (2, PICKY)])
+        assert reserved.room(GPU1).tolist() == [6, 0, 6]
+        assert reserved.room(GPU1, ignored_pods=[(0, GPU1), (1, GPU8)]).tolist() == [7, 8, 6]
         extra_pods = [(0, GPU1), (0, GPU1), (2, GPU8)]
-        assert kept.room(GPU1, ignored_pods=[(0, GPU1)], extra_pods=extra_pods).tolist() == [5, 0, 0]
-        kept.clear()
-        assert kept.room(GPU1).tolist() == [8, 8, 8]
+        assert reserved.room(GPU1, ignored_pods=[(0, GPU1)], extra_pods=extra_pods).tolist() == [5, 0, 0]
+        reserved.clear()
+        assert reserved.room(GPU1).tolist() == [8, 8, 8]
 
     def test_kept_ports_are_had_once(self):
         s = snapshot(world.node("a"))
-        kept = ReservedRoom(s)
-        kept.reserve([(0, PORT)])
-        assert kept.room(PORT).tolist() == [0]
-        assert kept.room(PORT, ignored_pods=[(0, PORT)]).tolist() == [1]
+        reserved = ReservedRoom(s)
+        reserved.reserve([(0, PORT)])
+        assert reserved.room(PORT).tolist() == [0]
+        assert reserved.room(PORT, ignored_pods=[(0, PORT)]).tolist() == [1]
         assert ReservedRoom(s).room(PORT, extra_pods=[(0, PORT)]).tolist() == [0]
-        kept.reserve([(0, PORT)])
-        assert kept.is_overdrawn(0)
-        kept.release([(0, PORT), (0, PORT)])
-        assert kept.room(PORT).tolist() == [1]
-        assert not kept.is_overdrawn(0)
+        reserved.reserve([(0, PORT)])
+        assert reserved.is_overdrawn(0)
+        reserved.release([(0, PORT), (0, PORT)])
+        assert reserved.room(PORT).tolist() == [1]
+        assert not reserved.is_overdrawn(0)
 
 
 NAMES = ["a", "b", "c", "d"]

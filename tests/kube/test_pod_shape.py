@@ -23,7 +23,7 @@ def sidecar(requests):
 
 
 @pytest.mark.parametrize(
-    ("spec", "asked"),
+    ("spec", "amounts"),
     [
         pytest.param({"containers": [box()]}, {}, id="nothing asked, only a place among the node's pods"),
         pytest.param({"containers": [box({"cpu": "1500m"}), box({"cpu": 1})]}, {"cpu": 2500}, id="containers add up"),
@@ -80,8 +80,8 @@ def sidecar(requests):
         ),
     ],
 )
-def test_what_a_pod_takes(spec, asked):
-    assert dict(pod_requests(pod(spec))) == {**asked, "pods": 1}
+def test_what_a_pod_takes(spec, amounts):
+    assert dict(pod_requests(pod(spec))) == {**amounts, "pods": 1}
 
 
 @pytest.mark.parametrize("quantity", ["many", "", "NaN", "0x10", "1" * 200])

@@ -91,18 +91,18 @@ async def test_what_is_not_listed_yet_is_named_and_waited_for():
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize(("items", "taken"), [
+@pytest.mark.parametrize(("items", "is_accepted"), [
     pytest.param([A_MAP], ({"k": "v"}, {"by": "admin"}), id="a ConfigMap is read, with its annotations"),
     pytest.param([{"metadata": {"name": "map"}}], ({}, {}), id="a ConfigMap without data is empty"),
     pytest.param([], (None, {}), id="that there is none is taken too"),
 ])  # fmt: skip
-async def test_a_followed_configmap_must_be_taken_before_all_has_synced(items, taken):
+async def test_a_followed_configmap_must_be_taken_before_all_has_synced(items, is_accepted):
     async with watching() as program:
         program.server.open(PODS)
         program.server.open(MAPS, items)
         await until_async(lambda: not program.informers.unsynced_watches())
         await until_async(lambda: program.informers.has_synced)
-        assert program.taken == [taken]
+        assert program.taken == [is_accepted]
         assert (MAPS, {"fieldSelector": "metadata.name=map"}) in program.server.asked
 
 
@@ -158,18 +158,18 @@ async def test_a_fault_of_the_server_ends_none():
         await until_async(lambda: program.informers.has_synced)
 
 
-@pytest.mark.parametrize(("call", "told"), [
+@pytest.mark.parametrize(("call", "order"), [
     pytest.param(lambda sink: sink.put("a"), ["put a", "changed"], id="an object"),
     pytest.param(lambda sink: sink.drop(Key("ml", "a", "u")), ["drop a", "changed"], id="one that is gone"),
     pytest.param(lambda sink: sink.synced("9"), ["changed"], id="a whole list"),
 ])  # fmt: skip
-def test_handlers_are_told_first_and_then_that_something_changed(call, told):
-    heard = []
-    put, drop = (lambda obj: heard.append(f"put {obj}")), (lambda key: heard.append(f"drop {key.name}"))
-    call(CallbackSink(put, drop, lambda: heard.append("changed")))
-    assert heard == told
+def test_handlers_are_told_first_and_then_that_something_changed(call, order):
+    calls = []
+    put, drop = (lambda obj: calls.append(f"put {obj}")), (lambda key: calls.append(f"drop {key.name}"))
+    call(CallbackSink(put, drop, lambda: calls.append("changed")))
+    assert calls == order
     call(CallbackSink(put, drop))
-    assert heard == told + [each for each in told if each != "changed"]
+    assert calls == order + [each for each in order if each != "changed"]
 
 
 def test_an_object_that_cannot_be_used_changes_nothing():

@@ -64,10 +64,10 @@ async def test_list_watch_over_pages_and_a_restart_of_the_server(control_plane):
             await client.patch(f"{MAPS}/m0001", {"data": {"a": "1"}})
             await client.delete(f"{MAPS}/m0002")
 
-            async def seen():
+            async def until_shown():
                 return receiver.objects["default", "m0001"].data and ("default", "m0002") not in receiver.objects
 
-            await until_async(seen)
+            await until_async(until_shown)
             await asyncio.to_thread(control_plane.restart_apiserver)
             await client.delete(f"{MAPS}/m0003")
 
@@ -132,21 +132,21 @@ async def test_a_kind_whose_definition_comes_late_is_seen(module_plane):
             await receiver.until("synced")
             await client.create("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", definition)
 
-            async def made():
+            async def create_one():
                 try:
                     await client.create(GROUPS, {**group, "spec": {"minMember": 4}})
                 except NotFound:
                     return False
                 return True
 
-            await until_async(made)
+            await until_async(create_one)
 
-            async def seen():
+            async def until_shown():
                 if any(pause < 60 for pause in clock.sleepers()):
                     await clock.skip()
                 return ("", "bert") in receiver.objects
 
-            await until_async(seen)
+            await until_async(until_shown)
             assert receiver.objects["", "bert"].spec.min_member == 4
 
 

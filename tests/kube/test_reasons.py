@@ -64,8 +64,8 @@ def test_where_a_reason_is_explained(base_url, expected):
 
 @pytest.mark.parametrize("base_url", ["", "https://docs.example.com/turnout"], ids=["no site", "a site"])
 def test_a_message_is_read_without_the_place_where_its_reason_is_explained(base_url):
-    told = f"8 GPUs (of 16) short ({reasons.pointer('NoRoom', base_url)})"
-    assert reasons.without_pointer(told, "NoRoom") == "8 GPUs (of 16) short"
+    message = f"8 GPUs (of 16) short ({reasons.pointer('NoRoom', base_url)})"
+    assert reasons.without_pointer(message, "NoRoom") == "8 GPUs (of 16) short"
     assert reasons.without_pointer("8 GPUs (of 16)", "NoRoom") == "8 GPUs (of 16)"
 
 

@@ -40,7 +40,7 @@ class Scene:
         self.script, self.clock, self.receiver, self.reflector = script, clock, receiver, reflector
 
     def versions(self):
-        return [asked.query["resourceVersion"] for asked in self.script.of("watch")]
+        return [request.query["resourceVersion"] for request in self.script.of("watch")]
 
 
 @asynccontextmanager
@@ -311,7 +311,7 @@ async def test_pages_that_outlive_their_version_are_taken_in_one_piece(tmp_path)
     lists = [page([pod("a"), pod("stale")], more="next"), fault(410), page([pod("a"), pod("b")], version=12)]
     async with reflecting(tmp_path, lists) as scene:
         await scene.receiver.until("synced")
-        assert [asked.query for asked in scene.script.of("list")] == [
+        assert [request.query for request in scene.script.of("list")] == [
             {"limit": "500"},
             {"limit": "500", "continue": "next"},
             {},

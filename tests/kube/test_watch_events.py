@@ -33,7 +33,7 @@ def tell(known, line):
 def test_any_history_ends_in_the_servers_state(changes):
     feed, receiver, server, version, lives = KindDecoder(Pod), Receiver(), {}, 1, 0
     known = KnownObjects(receiver)
-    for how, name, again in changes:
+    for how, name, recreates in changes:
         version += 1
         if how == "list":
             known.begin_list()
@@ -41,11 +41,11 @@ def test_any_history_ends_in_the_servers_state(changes):
             known.end_list()
             continue
         if how == "delete":
-            if gone := server.pop(name, None):
-                tell(known, feed.line(event("DELETED", gone)))
+            if deleted_uid := server.pop(name, None):
+                tell(known, feed.line(event("DELETED", deleted_uid)))
             continue
-        lives += again or name not in server
-        uid = f"{name}{lives}" if again or name not in server else server[name]["metadata"]["uid"]
+        lives += recreates or name not in server
+        uid = f"{name}{lives}" if recreates or name not in server else server[name]["metadata"]["uid"]
         server[name] = pod(name, version, uid)
         if how != "lose":
             for _ in range(1 + (how == "double")):
@@ -53,8 +53,8 @@ def test_any_history_ends_in_the_servers_state(changes):
     known.begin_list()
     known.put_page(feed.page(as_page(server.values(), version)))
     known.end_list()
-    seen = {name: obj.metadata.uid for (_, name), obj in receiver.objects.items()}
-    assert seen == {name: obj["metadata"]["uid"] for name, obj in server.items()}
+    uid_by_name = {name: obj.metadata.uid for (_, name), obj in receiver.objects.items()}
+    assert uid_by_name == {name: obj["metadata"]["uid"] for name, obj in server.items()}
     assert len(known) == len(server)
     assert receiver.told[-1] == "synced"
 
@@ -90,6 +90,6 @@ def test_what_is_remembered_of_an_object_is_small():
     known = KnownObjects(Forgetful())
     tracemalloc.start()
     known.put_page(feed.page(big))
-    held, _ = tracemalloc.get_traced_memory()
+    memory_bytes, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert held / 500 < 1000, "bytes an object, once the objects themselves are let go"
+    assert memory_bytes / 500 < 1000, "bytes an object, once the objects themselves are let go"

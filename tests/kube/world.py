@@ -160,7 +160,7 @@ class Script:
         return await (answers.pop(0) if len(answers) > 1 else answers[0])(request, self)
 
     def of(self, kind):
-        return [asked for asked in self.asked if asked.kind == kind]
+        return [request for request in self.asked if request.kind == kind]
 
     async def until(self, kind, number):
         """Wait until so many requests of that kind came. Returns the last of them."""

@@ -74,9 +74,9 @@ class TestLargeChanges:
 
     def test_where_the_admin_asks_it_is_held_until_this_text_is_confirmed(self):
         new = draft_map({TEXT: ""})
-        held = decide_on_map(in_use(*self.OLD), new, "", True)
-        assert (held.fabric, held.outcome) == (None, MapOutcome.HELD)
-        assert f"{CONFIRMED_MAP_ANNOTATION}={new.digest}" in held.detail
+        decision = decide_on_map(in_use(*self.OLD), new, "", True)
+        assert (decision.fabric, decision.outcome) == (None, MapOutcome.HELD)
+        assert f"{CONFIRMED_MAP_ANNOTATION}={new.digest}" in decision.detail
         assert decide_on_map(in_use(*self.OLD), new, "another", True).outcome is MapOutcome.HELD
         assert decide_on_map(in_use(*self.OLD), new, new.digest, True).outcome is MapOutcome.CHANGED_MUCH
 

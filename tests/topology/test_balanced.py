@@ -93,6 +93,6 @@ def test_equal_shares_cost_no_switch_and_are_as_small_as_they_can_be(scene):
     )
     if request.pods % request.multiple == 0:  # where the rest of the multiples goes is not tried in every way
         assert largest_share(fabric, counts) == least_share(fabric, room, request, plain.tier, most_used)
-    placed = np.bincount(hosts_of(even), minlength=len(room))
-    assert (placed <= room).all()
-    assert sum(n % request.multiple != 0 for n in placed) <= (request.pods % request.multiple > 0)
+    pods_by_leaf = np.bincount(hosts_of(even), minlength=len(room))
+    assert (pods_by_leaf <= room).all()
+    assert sum(n % request.multiple != 0 for n in pods_by_leaf) <= (request.pods % request.multiple > 0)

@@ -33,7 +33,7 @@ def test_hosts_stand_in_fabric_order_with_numbers_read_as_numbers():
 
 
 @pytest.mark.parametrize(
-    ("pairs", "tiers", "apart"),
+    ("pairs", "tiers", "tier"),
     [
         pytest.param([("a", "l"), ("b", "l")], 1, 1, id="one leaf is a fabric of one tier"),
         pytest.param([("a", "l"), ("b", "m")], 2, 2, id="two roots get a switch above them"),
@@ -43,10 +43,10 @@ def test_hosts_stand_in_fabric_order_with_numbers_read_as_numbers():
         pytest.param([("a", "p/x"), ("b", "q/x")], 3, 3, id="switches of one name on two paths are two"),
     ],
 )
-def test_tiers_count_from_the_leaf(pairs, tiers, apart):
+def test_tiers_count_from_the_leaf(pairs, tiers, tier):
     built = build(entries(*pairs))
     assert built.tiers == tiers
-    assert distance(built, built.id_of_host["a"], built.id_of_host["b"]) == apart
+    assert distance(built, built.id_of_host["a"], built.id_of_host["b"]) == tier
 
 
 @given(st.lists(paths(), max_size=20), st.randoms(use_true_random=False))
@@ -100,9 +100,9 @@ def test_the_common_tier_is_the_largest_distance(built, data):
 def test_strangers_are_known_once_and_sorted():
     built = with_unmapped_hosts(fabric([1, 1]), ["z10", "z9", "gpu0"])
     assert built.hosts == ("gpu0", "gpu1", "z9", "z10")
-    again = with_unmapped_hosts(built, ["z9", "a"])
-    assert again.hosts == ("gpu0", "gpu1", "z9", "z10", "a")
-    assert again.tiers == built.tiers == 3
+    second_fabric = with_unmapped_hosts(built, ["z9", "a"])
+    assert second_fabric.hosts == ("gpu0", "gpu1", "z9", "z10", "a")
+    assert second_fabric.tiers == built.tiers == 3
     assert with_unmapped_hosts(built, ["z9"]) is built
 
 
@@ -157,8 +157,8 @@ def test_cost_counts_the_edges_that_leave_a_switch(order, crossings, switches):
 @pytest.mark.contract("CS-04")
 def test_scores_fall_with_every_tier_and_unknown_is_last():
     built = with_unmapped_hosts(fabric([2, 2], [2, 2]), ["x"])
-    got = scores(built, [], anchors=[0])
-    assert got[1] > got[2] == got[3] > got[4] == got[7] > got[8] == 0
+    host_scores = scores(built, [], anchors=[0])
+    assert host_scores[1] > host_scores[2] == host_scores[3] > host_scores[4] == host_scores[7] > host_scores[8] == 0
     assert scores(built, [], anchors=[0], rule=DistanceRule.LEAF_ONLY).tolist() == [9, 7, 0, 0, 0, 0, 0, 0, 0]
 
 
@@ -185,8 +185,8 @@ def test_the_score_of_each_tier_away_from_the_gang(tiers, steps):
     path = tuple(f"s{at}" for at in range(tiers))
     hosts = {"beside": path, **{f"h{at}": path[: tiers - at] for at in range(tiers)}}
     built = build(MapEntry(host, above, 1) for host, above in hosts.items())
-    here = built.id_of_host["h0"]
-    by_tier = {distance(built, here, at): score for at, score in enumerate(scores(built, [], [here]).tolist())}
+    own_host = built.id_of_host["h0"]
+    by_tier = {distance(built, own_host, at): score for at, score in enumerate(scores(built, [], [own_host]).tolist())}
     assert [by_tier.get(tier) for tier in range(tiers)] == steps
 
 
@@ -194,10 +194,10 @@ def test_the_score_of_each_tier_away_from_the_gang(tiers, steps):
 @given(fabrics(), st.data())
 def test_scores_are_integers_from_0_to_10(built, data):
     hosts = st.lists(st.integers(0, len(built.hosts) - 1), max_size=4)
-    got = scores(built, data.draw(hosts), data.draw(hosts), data.draw(st.sampled_from(DistanceRule)))
-    assert got.dtype == np.int8
-    assert len(got) == len(built.hosts)
-    assert all(0 <= score <= 10 for score in got.tolist())
+    host_scores = scores(built, data.draw(hosts), data.draw(hosts), data.draw(st.sampled_from(DistanceRule)))
+    assert host_scores.dtype == np.int8
+    assert len(host_scores) == len(built.hosts)
+    assert all(0 <= score <= 10 for score in host_scores.tolist())
 
 
 def test_the_empty_map_is_the_one_that_is_built_of_no_entries():

@@ -55,10 +55,10 @@ def test_no_plan_that_leaves_the_same_holes_of_leaves_uses_fewer_hosts(leaves, d
     pods = data.draw(st.integers(1, total))
     built = fabric([len(each) for each in leaves])
     found = plan(built, room(*itertools.chain(*leaves)), PlacementRequest(pods, pods, pods))
-    taken = Counter()
+    pods_by_leaf = Counter()
     for host, count in found.slots:
-        taken[int(built.switch_of[1][host])] += count
-    own = tuple(taken[leaf] for leaf in range(len(leaves)))
+        pods_by_leaf[int(built.switch_of[1][host])] += count
+    own = tuple(pods_by_leaf[leaf] for leaf in range(len(leaves)))
     equal = [
         share for share in shares_of(leaves, pods)
         if sum(map(bool, share)) == sum(map(bool, own)) and holes_after(leaves, share) == holes_after(leaves, own)

@@ -57,19 +57,19 @@ def test_how_many_are_under_each_leaf(pods, layers, counts):
     assert sorted(under_leaf[under_leaf > 0].tolist(), reverse=True) == counts
 
 
-@pytest.mark.parametrize(("held", "free", "pods", "fits"), [
+@pytest.mark.parametrize(("pods_by_leaf", "free", "pods", "fits"), [
     pytest.param([4, 3], [2, 0], 1, False, id="a member does not return in the place of another run"),
     pytest.param([4, 3], [2, 1], 1, True, id="it returns in its own run"),
     pytest.param([4, 2], [2, 1], 2, False, id="of two that return one has no place in their run"),
     pytest.param([4, 4], [2, 0], 2, True, id="a new run that is shorter begins anywhere"),
     pytest.param([4, 3, 1], [4, 0, 3], 3, True, id="runs that were broken before us are not made worse"),
 ])  # fmt: skip
-def test_where_members_come_back_to_a_gang_in_runs_of_four(held, free, pods, fits):
+def test_where_members_come_back_to_a_gang_in_runs_of_four(pods_by_leaf, free, pods, fits):
     entries, anchors, room = [], [], []
-    for leaf, (taken, left) in enumerate(zip(held, free, strict=True)):
-        for at in range(taken + left):
-            anchors += [(len(entries), 1)] if at < taken else []
-            room.append(int(at >= taken))
+    for leaf, (busy_pods, left) in enumerate(zip(pods_by_leaf, free, strict=True)):
+        for at in range(busy_pods + left):
+            anchors += [(len(entries), 1)] if at < busy_pods else []
+            room.append(int(at >= busy_pods))
             entries.append(MapEntry(f"n{leaf}-{at}", (f"l{leaf}",), len(entries) + 1))
     request = PlacementRequest(pods, pods, pods, anchors=tuple(anchors), layers=((1, 4),))
     assert isinstance(place_in_layers(build(entries), np.array(room, np.int32), request), Placement) is fits

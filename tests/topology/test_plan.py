@@ -134,8 +134,8 @@ def test_a_host_without_pods_is_no_part_of_a_placement():
     ],
 )
 def test_order_of_wishes(rooms, wish, slots, tier):
-    placed = sum(pods for _, pods in slots)
-    assert plan(SMALL, room(*rooms), wish) == Placement(tuple(slots), tier, placed)
+    pod_count = sum(pods for _, pods in slots)
+    assert plan(SMALL, room(*rooms), wish) == Placement(tuple(slots), tier, pod_count)
 
 
 @pytest.mark.parametrize(
@@ -364,7 +364,7 @@ def test_every_place_says_how_many_stand_there():
 
 
 @pytest.mark.parametrize(
-    ("slots", "free", "placed", "expected"),
+    ("slots", "free", "host_by_rank", "expected"),
     [
         pytest.param([(4, 1), (0, 1), (1, 1)], [0, 1, 2], {}, {0: 0, 1: 1, 2: 4}, id="nobody placed: plain rank order"),
         pytest.param([(1, 1), (2, 1)], [1, 3], {0: 0, 2: 3}, {1: 1, 3: 2}, id="a gap takes the slot of its neighbour"),
@@ -386,8 +386,8 @@ def test_every_place_says_how_many_stand_there():
         pytest.param([], [1], {0: 0}, {}, id="no slot"),
     ],
 )
-def test_free_ranks_of_a_half_placed_gang(slots, free, placed, expected):
-    assert assign_ranks(SMALL, slots, free, placed) == expected
+def test_free_ranks_of_a_half_placed_gang(slots, free, host_by_rank, expected):
+    assert assign_ranks(SMALL, slots, free, host_by_rank) == expected
 
 
 def test_a_gap_that_one_leaf_fills_whole_is_not_cut():

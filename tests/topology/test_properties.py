@@ -41,7 +41,7 @@ def test_a_refusal_is_true(scene):
         return
     required, min_pods = request.widest_tier is not None, max(request.min_pods, 1)
     usable = rooms // request.multiple * request.multiple * (built.mapped if required else 1)
-    whole = request.pods // request.multiple * request.multiple
+    full_pods = request.pods // request.multiple * request.multiple
     members = [host for host, _ in request.anchors]
     match answer.reason:
         case RefusalReason.NO_MAP:
@@ -51,11 +51,11 @@ def test_a_refusal_is_true(scene):
             assert required
             assert not built.mapped[members].all() or common_tier(built, members) > request.widest_tier
         case RefusalReason.NO_ROOM:
-            assert usable.sum() < min_pods or whole < min_pods
+            assert usable.sum() < min_pods or full_pods < min_pods
         case RefusalReason.TIER_TOO_NARROW:
             row = built.switch_of[min(request.widest_tier, built.tiers)]
-            within = np.bincount(row, usable)
-            assert max(within[row[members]] if members else within) < min_pods <= usable.sum()
+            room_by_switch = np.bincount(row, usable)
+            assert max(room_by_switch[row[members]] if members else room_by_switch) < min_pods <= usable.sum()
 
 
 @given(scenes(anchored=False))
@@ -97,12 +97,18 @@ def test_a_fabric_relabelled_gives_the_relabelled_answer(scene, dice):
     shuffled, where = relabelled(built, lambda name: marks.setdefault(name, f"{dice.random():.6f}-{len(marks)}"))
     moved = np.zeros_like(rooms)
     moved[where] = rooms
-    there = tuple(sorted((where[host], pods) for host, pods in request.anchors))
+    relabelled_slots = tuple(sorted((where[host], pods) for host, pods in request.anchors))
     other = plan(
         shuffled,
         moved,
         PlacementRequest(
-            request.pods, request.min_pods, request.max_pods, request.multiple, request.widest_tier, there, request.rule
+            request.pods,
+            request.min_pods,
+            request.max_pods,
+            request.multiple,
+            request.widest_tier,
+            relabelled_slots,
+            request.rule,
         ),
     )
     answer = plan(built, rooms, request)
@@ -193,27 +199,27 @@ def test_free_ranks_get_each_slot_at_most_once(built, data):
     if data is None:
         return
     hosts = st.integers(0, len(built.hosts) - 1)
-    placed = data.draw(st.dictionaries(st.integers(0, 11), hosts, max_size=6))
-    free = [rank for rank in range(12) if rank not in placed]
+    host_by_rank = data.draw(st.dictionaries(st.integers(0, 11), hosts, max_size=6))
+    free = [rank for rank in range(12) if rank not in host_by_rank]
     slots = sorted(data.draw(st.dictionaries(hosts, st.integers(1, 4), max_size=5)).items())
-    given_ranks = assign_ranks(built, slots, free, placed)
+    given_ranks = assign_ranks(built, slots, free, host_by_rank)
     assert set(given_ranks) <= set(free)
     assert len(given_ranks) == min(len(free), sum(pods for _, pods in slots))
     for host, pods in slots:
-        assert sum(got == host for got in given_ranks.values()) <= pods
-    assert assign_ranks(built, slots[::-1], free[::-1], placed) == given_ranks
+        assert sum(given_host == host for given_host in given_ranks.values()) <= pods
+    assert assign_ranks(built, slots[::-1], free[::-1], host_by_rank) == given_ranks
 
 
 @given(fabrics(), st.data())
 def test_no_two_free_ranks_could_swap_and_make_the_ring_cheaper(built, data):
     hosts = st.integers(0, len(built.hosts) - 1)
-    placed = data.draw(st.dictionaries(st.integers(0, 9), hosts, min_size=1, max_size=4))
+    host_by_rank = data.draw(st.dictionaries(st.integers(0, 9), hosts, min_size=1, max_size=4))
     slots = sorted(data.draw(st.dictionaries(hosts, st.integers(1, 4), min_size=1, max_size=4)).items())
-    got = assign_ranks(built, slots, [rank for rank in range(10) if rank not in placed], placed)
+    new_ranks = assign_ranks(built, slots, [rank for rank in range(10) if rank not in host_by_rank], host_by_rank)
 
     def paid(ring):
         return ring_cost(built, [ring[rank] for rank in sorted(ring)]).total
 
-    best = paid({**placed, **got})
-    for one, other in itertools.combinations(got, 2):
-        assert paid({**placed, **got, one: got[other], other: got[one]}) >= best
+    best = paid({**host_by_rank, **new_ranks})
+    for one, other in itertools.combinations(new_ranks, 2):
+        assert paid({**host_by_rank, **new_ranks, one: new_ranks[other], other: new_ranks[one]}) >= best

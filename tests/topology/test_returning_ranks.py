@@ -6,7 +6,7 @@ from turnout.topology.mesh import MOST_PODS, leaves_in_mesh, pod_traffic
 from turnout.topology.rank_order import leaves_of_neighbours
 
 
-@pytest.mark.parametrize(("free", "placed", "room", "leaves"), [
+@pytest.mark.parametrize(("free", "host_by_rank", "room", "leaves"), [
     pytest.param([1], {0: 0, 2: 0}, {0: 1, 1: 1}, {1: 0}, id="between two members of a leaf"),
     pytest.param([1], {0: 0, 2: 1}, {1: 1}, {1: 1}, id="beside the neighbour that has room"),
     pytest.param([1], {0: 0, 2: 0}, {1: 1}, {}, id="no leaf of its neighbours has room"),
@@ -18,8 +18,8 @@ from turnout.topology.rank_order import leaves_of_neighbours
     pytest.param([1], {0: 1, 2: 0}, {0: 1, 1: 2}, {1: 0}, id="of equally full leaves the one with least room"),
     pytest.param([0], {1: 2, 3: 1}, {1: 1}, {0: 1}, id="the ring has no end: rank 0 is beside the last one"),
 ])  # fmt: skip
-def test_lost_ranks_go_beside_their_neighbours_in_the_ring(free, placed, room, leaves):
-    assert leaves_of_neighbours(free, placed, room) == leaves
+def test_lost_ranks_go_beside_their_neighbours_in_the_ring(free, host_by_rank, room, leaves):
+    assert leaves_of_neighbours(free, host_by_rank, room) == leaves
 
 
 @pytest.mark.parametrize(("mesh", "ranks_per_pod"), [

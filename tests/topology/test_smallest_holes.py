@@ -10,7 +10,7 @@ from turnout.topology.place import place_in_smallest_holes
 TREE = fabric([2, 2], [1])
 
 
-@pytest.mark.parametrize(("rooms", "asked", "slots", "tier"), [
+@pytest.mark.parametrize(("rooms", "pods_requested", "slots", "tier"), [
     pytest.param([4, 1, 0, 2, 8], PlacementRequest(3, 3, 3), ((1, 1), (3, 2)), 2,
                  id="two small holes, not a large one"),
     pytest.param([4, 1, 0, 2, 8], PlacementRequest(4, 4, 4), ((0, 1), (1, 1), (3, 2)), 2,
@@ -34,16 +34,18 @@ TREE = fabric([2, 2], [1])
                  id="members that run count for the tier"),
     pytest.param([0, 1, 0, 0, 0], PlacementRequest(3, 0, 3), ((1, 1),), 0, id="one, where none must start together"),
 ])  # fmt: skip
-def test_where_the_pods_go(rooms, asked, slots, tier):
-    assert place_in_smallest_holes(TREE, room(*rooms), asked) == Placement(slots, tier, sum(pods for _, pods in slots))
+def test_where_the_pods_go(rooms, pods_requested, slots, tier):
+    assert place_in_smallest_holes(TREE, room(*rooms), pods_requested) == Placement(
+        slots, tier, sum(pods for _, pods in slots)
+    )
 
 
-@pytest.mark.parametrize(("rooms", "asked", "found"), [
+@pytest.mark.parametrize(("rooms", "pods", "found"), [
     pytest.param([1, 0, 0, 1, 0], PlacementRequest(5, 3, 5), 2, id="fewer than must start together"),
     pytest.param([0, 0, 0, 0, 0], PlacementRequest(5, 0, 5), 0, id="none at all"),
     pytest.param([1, 1, 1, 1, 1], PlacementRequest(2, 2, 2, 2), 0, id="no host holds a pair"),
 ])  # fmt: skip
-def test_where_too_few_fit_none_is_placed(rooms, asked, found):
-    answer = place_in_smallest_holes(TREE, room(*rooms), asked)
+def test_where_too_few_fit_none_is_placed(rooms, pods, found):
+    answer = place_in_smallest_holes(TREE, room(*rooms), pods)
     assert (answer, answer.room) == (Refusal(RefusalReason.NO_ROOM), found)
-    assert answer.detail == f"{max(asked.min_pods, 1)} pods must start together, {found} find room"
+    assert answer.detail == f"{max(pods.min_pods, 1)} pods must start together, {found} find room"

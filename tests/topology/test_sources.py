@@ -9,7 +9,7 @@ from turnout.topology.model import BadFabric, MapEntry
 from turnout.topology.names import MAX_HOSTS, MAX_TEXT_BYTES
 
 
-def told(reading):
+def messages_of(reading):
     return [(fault.line, fault.text) for fault in reading.faults]
 
 
@@ -58,8 +58,8 @@ def test_the_guide_s_table_is_read_whole():
 def test_text_form(text, hosts, faults):
     reading = read_text(text)
     assert len(reading.entries) == hosts
-    assert [line for line, _ in told(reading)] == [line for line, _ in faults]
-    assert all(words in text for (_, text), (_, words) in zip(told(reading), faults, strict=True))
+    assert [line for line, _ in messages_of(reading)] == [line for line, _ in faults]
+    assert all(words in text for (_, text), (_, words) in zip(messages_of(reading), faults, strict=True))
 
 
 @pytest.mark.parametrize(("read", "text"), [
@@ -69,7 +69,7 @@ def test_text_form(text, hosts, faults):
 def test_a_text_of_a_whole_mebibyte_is_read_and_a_byte_more_is_not(read, text):
     full = text.ljust(MAX_TEXT_BYTES)
     assert [entry.host for entry in read(full).entries] == ["h"]
-    assert [words for _, words in told(read(f"{full} "))] == [f"text is larger than {MAX_TEXT_BYTES} bytes"]
+    assert [words for _, words in messages_of(read(f"{full} "))] == [f"text is larger than {MAX_TEXT_BYTES} bytes"]
 
 
 def test_no_text_that_is_short_enough_names_more_hosts_than_a_map_may_have():
@@ -84,7 +84,7 @@ def test_no_text_that_is_short_enough_names_more_hosts_than_a_map_may_have():
     ],
 )
 def test_the_lines_of_a_host_that_is_named_again_and_again(times, where):
-    assert told(read_text("a p h\n" * times)) == [(2, f"host h is named {times} times, on lines {where}")]
+    assert messages_of(read_text("a p h\n" * times)) == [(2, f"host h is named {times} times, on lines {where}")]
 
 
 def test_a_text_of_garbage_up_to_1_mib_is_told_line_by_line():
@@ -127,7 +127,7 @@ HOSTS = [
 @pytest.mark.parametrize("text", [NESTED, LISTED], ids=["the tree form", "the list form"])
 def test_ranges_are_expanded(text):
     reading = read_yaml(text)
-    assert told(reading) == []
+    assert messages_of(reading) == []
     assert [entry.host for entry in reading.entries] == HOSTS
     assert reading.entries[0].path == ("core-1", "spine-1", "leaf-1")
     assert len({entry.path for entry in reading.entries}) == 3
@@ -258,13 +258,13 @@ def ring(switches):
     ],
 )
 def test_yaml_form_faults(text, faults):
-    found = told(read_yaml(text))
+    found = messages_of(read_yaml(text))
     assert [line for line, _ in found] == [line for line, _ in faults]
     assert all(words in text for (_, text), (_, words) in zip(found, faults, strict=True))
 
 
 def test_every_fault_of_a_text_is_gathered():
-    found = told(read_yaml("fabric:\n  a: gpu[2-1]\n  b: _\n  b: c\n  d: x x\nmore: 1"))
+    found = messages_of(read_yaml("fabric:\n  a: gpu[2-1]\n  b: _\n  b: c\n  d: x x\nmore: 1"))
     assert [line for line, _ in found] == [2, 3, 4, 5, 6]
 
 
@@ -275,7 +275,7 @@ def test_fifty_thousand_hosts_fit_well_into_a_configmap():
     text = "\n".join(["fabric:", "  core:", *(line for spine in spines for line in spine)])
     assert len(text) < 300_000
     reading = read_yaml(text)
-    assert told(reading) == []
+    assert messages_of(reading) == []
     fabric = build(reading.entries)
     assert (len(fabric.hosts), len(fabric.starts[1]), len(fabric.starts[2]), fabric.tiers) == (50_000, 6250, 250, 3)
 

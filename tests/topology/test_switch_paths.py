@@ -15,10 +15,10 @@ NAMES = st.text(st.characters(exclude_categories=["C", "Z"]), min_size=1, max_si
 @given(st.lists(paths(), max_size=20))
 def test_rows_are_those_of_a_fabric_with_hosts_on_these_paths(drawn):
     built = build(MapEntry(f"h{at}", path, at + 1) for at, path in enumerate(drawn))
-    told = switch_numbers(drawn)
-    assert told.keys() == set(drawn)
+    numbers = switch_numbers(drawn)
+    assert numbers.keys() == set(drawn)
     for at, path in enumerate(drawn):
-        assert list(told[path]) == built.switch_of[1:, built.id_of_host[f"h{at}"]].tolist()
+        assert list(numbers[path]) == built.switch_of[1:, built.id_of_host[f"h{at}"]].tolist()
 
 
 @given(st.lists(NAMES, min_size=1, max_size=15))
@@ -33,7 +33,7 @@ def test_a_plain_path_is_written_plainly():
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         pytest.param("a//b", "the switch name has 0 characters", id="a switch without a name"),
         pytest.param("/a", "the switch name has 0 characters", id="a slash before the root"),
@@ -46,10 +46,10 @@ def test_a_plain_path_is_written_plainly():
         pytest.param("a" * 9_000, "9000 characters, at most 8192", id="a text too long"),
     ],
 )
-def test_what_is_no_path_is_told(text, said):
-    with pytest.raises(BadPath, match=said) as told:
+def test_what_is_no_path_is_told(text, message):
+    with pytest.raises(BadPath, match=message) as error:
         read_path(text)
-    assert len(str(told.value)) < 200
+    assert len(str(error.value)) < 200
 
 
 def test_a_written_path_may_have_8192_characters_and_fifteen_switches():

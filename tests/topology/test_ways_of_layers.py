@@ -34,15 +34,17 @@ def paid(fabric, found):
 def test_so_many_places_are_found_and_their_rings_cost_no_more(short, multiple, first, ways, best):
     """Count (places, crossings of all rings) of the first way, of both, and of the one that is taken."""
     scenes = list(drawn(short, multiple))
-    tried = {
+    costs = {
         first: [(fabric, place_in_whole_runs(fabric, room, request)) for fabric, room, request in scenes],
         ways: [
             (fabric, found) for fabric, room, request in scenes for found in placements_in_layers(fabric, room, request)
         ],
         best: [(fabric, place_in_layers(fabric, room, request)) for fabric, room, request in scenes],
     }
-    for (places, max_pods), answers in tried.items():
-        found = [(fabric, placed) for fabric, placed in answers if isinstance(placed, Placement)]
+    for (places, max_pods), answers in costs.items():
+        found = [
+            (fabric, hosts_of_answer) for fabric, hosts_of_answer in answers if isinstance(hosts_of_answer, Placement)
+        ]
         assert len(found) == places
         assert sum(paid(*one) for one in found) <= max_pods
 
@@ -65,11 +67,11 @@ def liked(*hosts):
     return liking
 
 
-def placed(answer):
+def hosts_of_plan(answer):
     return sorted(hosts_of(answer))
 
 
-@pytest.mark.parametrize(("room", "asked", "hosts"), [
+@pytest.mark.parametrize(("room", "request_fields", "hosts"), [
     pytest.param(on(0, 1, 4, 5, 8, 9), PlacementRequest(4, 4, 4, layers=((1, 2),)), [0, 1, 4, 5],
                  id="pairs under one spine"),
     pytest.param(on(0, 4, 5, 6, 8, 9, 12, 13), PlacementRequest(4, 4, 4, layers=((1, 2),)), [8, 9, 12, 13],
@@ -97,29 +99,29 @@ def placed(answer):
                  PlacementRequest(1, 1, 1, layers=((1, 2),), anchors=((0, 1),), host_preferences=(liked(3),)), [3],
                  id="the host that is liked beside a member"),
 ])  # fmt: skip
-def test_runs_go_where_whole_ones_find_room(room, asked, hosts):
-    answer = place_in_layers(TREE, room, asked)
-    assert (placed(answer) if isinstance(answer, Placement) else None) == hosts
+def test_runs_go_where_whole_ones_find_room(room, request_fields, hosts):
+    answer = place_in_layers(TREE, room, request_fields)
+    assert (hosts_of_plan(answer) if isinstance(answer, Placement) else None) == hosts
 
 
-@pytest.mark.parametrize(("room", "asked"), [
+@pytest.mark.parametrize(("room", "request_fields"), [
     pytest.param(on(0, 4, 8, 12), PlacementRequest(4, 4, 4, layers=((1, 2),)), id="no leaf holds a pair"),
     pytest.param(on(0, 1, 8, 9), PlacementRequest(4, 4, 4, layers=((2, 4), (1, 2))), id="no spine holds a four"),
     pytest.param(on(0, 1, 4, 5, 8, 9, 12, 13), PlacementRequest(6, 6, 6, widest_tier=2, layers=((1, 2),)),
                  id="no spine holds all"),
 ])  # fmt: skip
-def test_runs_that_fit_nowhere_are_refused(room, asked):
-    answer = place_in_layers(TREE, room, asked)
+def test_runs_that_fit_nowhere_are_refused(room, request_fields):
+    answer = place_in_layers(TREE, room, request_fields)
     assert isinstance(answer, Refusal)
     assert answer.detail
 
 
 def test_where_all_do_not_fit_the_least_is_placed():
     answer = place_in_layers(TREE, on(0, 1, 4, 5, 8), PlacementRequest(8, 4, 8, layers=((1, 2),)))
-    assert placed(answer) == [0, 1, 4, 5]
+    assert hosts_of_plan(answer) == [0, 1, 4, 5]
 
 
-@pytest.mark.parametrize(("room", "asked", "shares"), [
+@pytest.mark.parametrize(("room", "request_fields", "shares"), [
     pytest.param(on(*range(8), of=4), PlacementRequest(24, 24, 24), [12, 12],
                  id="twelve and twelve, not sixteen and eight"),
     pytest.param(on(*range(12), of=4), PlacementRequest(36, 36, 36), [12, 12, 12], id="over two spines"),
@@ -133,8 +135,8 @@ def test_where_all_do_not_fit_the_least_is_placed():
                  id="the fewest leaves come before even ones"),
     pytest.param(on(0, 1, 2, 3, of=4), PlacementRequest(16, 16, 16), [16], id="one leaf that holds all"),
 ])  # fmt: skip
-def test_a_balanced_gang_is_even_over_the_fewest_leaves(room, asked, shares):
-    found = place_balanced(TREE, room, asked)
+def test_a_balanced_gang_is_even_over_the_fewest_leaves(room, request_fields, shares):
+    found = place_balanced(TREE, room, request_fields)
     counts = np.bincount(TREE.switch_of[1][hosts_of(found)], minlength=len(shares))
     assert sorted(counts.tolist()) == sorted(shares)
     assert all(pods > 0 for _, pods in found.slots)

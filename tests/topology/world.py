@@ -56,13 +56,13 @@ def scenes(draw, anchored=True, max_room=5):
 @st.composite
 def asks(draw, hosts, anchored=True):
     pods = draw(st.integers(1, 20))
-    held = draw(st.dictionaries(st.integers(0, hosts - 1), st.integers(1, 3), max_size=3)) if anchored else {}
+    pods_by_host = draw(st.dictionaries(st.integers(0, hosts - 1), st.integers(1, 3), max_size=3)) if anchored else {}
     return PlacementRequest(
         pods=pods,
         min_pods=draw(st.integers(0, pods)),
         max_pods=pods + draw(st.integers(0, 6)),
         multiple=draw(st.sampled_from([1, 1, 1, 2, 3])),
         widest_tier=draw(st.sampled_from([None, None, 1, 2, 3])),
-        anchors=tuple(sorted(held.items())),
+        anchors=tuple(sorted(pods_by_host.items())),
         rule=draw(st.sampled_from([DistanceRule.ALL_TIERS, DistanceRule.ALL_TIERS, DistanceRule.LEAF_ONLY])),
     )

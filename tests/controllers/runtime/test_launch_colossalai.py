@@ -21,9 +21,9 @@ def greeting(words):
         def serve():
             with contextlib.suppress(OSError):
                 while True:
-                    there, _ = server.accept()
-                    with there:
-                        there.sendall(words)
+                    connection, _ = server.accept()
+                    with connection:
+                        connection.sendall(words)
 
         thread = threading.Thread(target=serve)
         thread.start()
@@ -55,19 +55,19 @@ def launched(folder, port, *command, env=None):
 )
 def test_the_commands_code_and_last_words_are_the_launchers(tmp_path, script, code, last):
     with greeting(b"SSH-2.0-any\r\n") as port:
-        ended, out, kept = launched(tmp_path, port, "sh", "-c", script)
+        ended, out, last_words = launched(tmp_path, port, "sh", "-c", script)
     assert ended == code
     assert out.endswith(last)
-    assert kept.endswith(last)
-    assert len(kept) <= launch_colossalai.BYTES
+    assert last_words.endswith(last)
+    assert len(last_words) <= launch_colossalai.BYTES
 
 
 @pytest.mark.parametrize("words", [b"", b"HTTP/1.1 400\r\n"], ids=["silence", "another protocol"])
 def test_nothing_is_run_before_ssh_answers(tmp_path, words):
     with greeting(words) as port:
-        code, out, kept = launched(tmp_path, port, "echo", "begun")
+        code, out, last_words = launched(tmp_path, port, "echo", "begun")
     assert (code, out) == (NO_ANSWER, "")
-    assert kept == f"no SSH server answers on port {port} in 0.5 s: 127.0.0.1\n"
+    assert last_words == f"no SSH server answers on port {port} in 0.5 s: 127.0.0.1\n"
 
 
 @pytest.mark.parametrize(

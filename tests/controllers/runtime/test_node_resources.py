@@ -20,7 +20,7 @@ def asks(resources, replicas=2):
     return job(worker=role(replicas, containers=[{**CONTAINER, "resources": resources}]))
 
 
-def told(raw, offered, kind=PYTORCHJOB):
+def limits_of(raw, offered, kind=PYTORCHJOB):
     outcome = reconcile(kind, raw, OwnedObjects(offered=offered), NOW_S)
     return [each.text for each in outcome.events if each.reason is Reason.NOT_OFFERED], outcome
 
@@ -29,16 +29,16 @@ def told(raw, offered, kind=PYTORCHJOB):
 def test_an_ms_job_for_gpus_that_no_node_has_is_told_what_to_look_at():
     container = {**test_msjob.CONTAINER, "resources": {"limits": {GPU: 1}}}
     roles = {"Scheduler": test_msjob.role(), "Worker": test_msjob.role(4, container=container)}
-    (text,), _ = told(test_msjob.job(roles), frozenset({OTHER}), MSJOB)
+    (text,), _ = limits_of(test_msjob.job(roles), frozenset({OTHER}), MSJOB)
     assert text.startswith(f"Worker asks for {GPU}, which no node offers: nodes offer {OTHER}. Is the device plugin")
 
 
 @pytest.mark.contract("MS-36")
 def test_it_is_told_once_a_job():
     raw = asks({"limits": {GPU: 1}})
-    texts, outcome = told(raw, frozenset())
+    texts, outcome = limits_of(raw, frozenset())
     assert len(texts) == 1
-    assert told(with_status(raw, outcome), frozenset())[0] == []
+    assert limits_of(with_status(raw, outcome), frozenset())[0] == []
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_it_is_told_once_a_job():
     ],
 )
 def test_events_of_a_job_that_asks_for(resources, offered, count):
-    assert len(told(asks(resources), None if offered is None else frozenset(offered))[0]) == count
+    assert len(limits_of(asks(resources), None if offered is None else frozenset(offered))[0]) == count
 
 
 def test_a_role_without_replicas_asks_for_nothing():
@@ -99,6 +99,6 @@ def test_a_node_that_says_nothing_offers_nothing():
     )
 
 
-def replace_status(made, allocatable):
-    made.status.allocatable = allocatable
-    return made
+def replace_status(raw_node, allocatable):
+    raw_node.status.allocatable = allocatable
+    return raw_node

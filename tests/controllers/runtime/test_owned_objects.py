@@ -31,20 +31,20 @@ def child(
 @pytest.fixture
 def cache():
     changed = []
-    made = ChildCache(changed.append, KINDS)
-    made.changed = changed
-    made.put_job(KEY.api, "PyTorchJob", msgspec.convert(job(worker=role(1)), JobObject))
+    child_cache = ChildCache(changed.append, KINDS)
+    child_cache.changed = changed
+    child_cache.put_job(KEY.api, "PyTorchJob", msgspec.convert(job(worker=role(1)), JobObject))
     changed.clear()
-    return made
+    return child_cache
 
 
-def put(cache, answer=False, **said):
-    cache.put_pod(msgspec.convert(child(**said), OwnedPod), from_own_write=answer)
-    cache.put_other("Service", msgspec.convert(child(**said), Owned), from_own_write=answer)
+def put(cache, answer=False, **fields):
+    cache.put_pod(msgspec.convert(child(**fields), OwnedPod), from_own_write=answer)
+    cache.put_other("Service", msgspec.convert(child(**fields), Owned), from_own_write=answer)
 
 
 @pytest.mark.parametrize(
-    ("said", "counts"),
+    ("fields", "counts"),
     [
         pytest.param({}, True, id="its controller is the job"),
         pytest.param({"namespace": "strangers"}, False, id="it lies in another namespace"),
@@ -54,10 +54,10 @@ def put(cache, answer=False, **said):
         pytest.param({"uid": "uid-of-another"}, False, id="another job of that name was its controller"),
     ],
 )
-def test_a_child_counts_where(cache, said, counts):
-    put(cache, **said)
-    _, seen = cache.job(KEY)
-    assert (len(seen.pods), len(seen.others)) == ((1, 1) if counts else (0, 0))
+def test_a_child_counts_where(cache, fields, counts):
+    put(cache, **fields)
+    _, owned = cache.job(KEY)
+    assert (len(owned.pods), len(owned.others)) == ((1, 1) if counts else (0, 0))
     assert bool(cache.changed) is counts
 
 
@@ -92,8 +92,8 @@ def test_what_an_answer_told_of_and_a_list_does_not_hold(cache, shown, label, ve
         put(cache, answer=True, resourceVersion="6")
     for kind in ("Pod", "Service"):
         cache.drop_unlisted(kind, label, version)
-    _, seen = cache.job(KEY)
-    assert (len(seen.pods), len(seen.others)) == (left, left)
+    _, owned = cache.job(KEY)
+    assert (len(owned.pods), len(owned.others)) == (left, left)
 
 
 def test_what_a_watch_shows_again_after_its_end_is_there_again(cache):
@@ -107,17 +107,19 @@ def test_what_a_watch_shows_again_after_its_end_is_there_again(cache):
     assert cache.job(KEY) is None
     cache.put_job(KEY.api, "PyTorchJob", raw)
     put(cache)
-    _, seen = cache.job(KEY)
-    assert (len(seen.pods), len(seen.others)) == (1, 1)
+    _, owned = cache.job(KEY)
+    assert (len(owned.pods), len(owned.others)) == (1, 1)
 
 
 @pytest.mark.contract("CA-14")
-@pytest.mark.parametrize(("node", "waits"), [("", "0/4 nodes"), ("n1", "")], ids=["while it has none", "then no more"])
-def test_a_scheduler_says_why_a_pod_has_no_node(cache, node, waits):
-    said = {"type": "PodScheduled", "status": "False", "message": "0/4 nodes"}
-    pod = {**child(), "spec": {"nodeName": node}, "status": {"phase": "Pending", "conditions": [said]}}
+@pytest.mark.parametrize(
+    ("node", "is_waiting"), [("", "0/4 nodes"), ("n1", "")], ids=["while it has none", "then no more"]
+)
+def test_a_scheduler_says_why_a_pod_has_no_node(cache, node, is_waiting):
+    condition = {"type": "PodScheduled", "status": "False", "message": "0/4 nodes"}
+    pod = {**child(), "spec": {"nodeName": node}, "status": {"phase": "Pending", "conditions": [condition]}}
     cache.put_pod(msgspec.convert(pod, OwnedPod))
-    assert [each.scheduler_message for each in cache.job(KEY)[1].pods] == [waits]
+    assert [each.scheduler_message for each in cache.job(KEY)[1].pods] == [is_waiting]
 
 
 def ended(name, began="2026-01-01T00:00:10Z", at="2026-01-01T00:00:40Z"):
@@ -138,11 +140,11 @@ def test_when_the_training_container_began_and_ended_is(cache, status, times_s):
     put(cache)
     pod = {**child(), "status": {"phase": "Failed", **status}}
     cache.put_pod(msgspec.convert(pod, OwnedPod))
-    (seen,) = cache.job(KEY)[1].pods
+    (job_pod,) = cache.job(KEY)[1].pods
     start_s = unix_s("2026-01-01T00:00:00Z")
     found = [
         None if each is None else each - start_s
-        for each in (seen.training_container.started_s, seen.training_container.ended_s)
+        for each in (job_pod.training_container.started_s, job_pod.training_container.ended_s)
     ]
     assert tuple(found) == times_s
 
@@ -165,5 +167,5 @@ def test_a_kind_that_tells_of_containers_gets_their_states(state):
     pod = child(kind=kind.kind, api=kind.apis[0])
     pod["status"] = {"phase": "Running", "containerStatuses": [{"name": "worker", "ready": True, "state": state}]}
     cache.put_pod(msgspec.convert(pod, OwnedPod))
-    _, seen = cache.job(JobKey(api, "ns", "bert"))
-    assert [list(each.containers) for each in seen.pods] == [[{"name": "worker", "ready": True, "state": state}]]
+    _, owned = cache.job(JobKey(api, "ns", "bert"))
+    assert [list(each.containers) for each in owned.pods] == [[{"name": "worker", "ready": True, "state": state}]]

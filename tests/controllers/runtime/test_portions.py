@@ -30,8 +30,8 @@ def pytorch(replicas, **container):
 
 
 def volcano(tasks, replicas, plugins=None, **container):
-    made = [volcanojobs.task(f"t{at}", replicas, container=container) for at in range(tasks)]
-    return VOLCANOJOB, volcanojobs.job(*made, plugins=plugins or {})
+    tasks_of_job = [volcanojobs.task(f"t{at}", replicas, container=container) for at in range(tasks)]
+    return VOLCANOJOB, volcanojobs.job(*tasks_of_job, plugins=plugins or {})
 
 
 def size(write):
@@ -42,9 +42,9 @@ def made_by(outcome):
     return [each for each in outcome.writes if isinstance(each, Create)]
 
 
-def taken_in(seen, creates):
+def taken_in(owned, creates):
     """Return what a job owns once the API server has made these children; pods run at once."""
-    pods, others = list(seen.pods), dict(seen.others)
+    pods, others = list(owned.pods), dict(owned.others)
     for body in (each.body for each in creates):
         key, marks = children.child_key(body), body["metadata"].get("labels") or {}
         role = next((text for name, text in marks.items() if name.endswith(("replica-type", "task-spec"))), "")
@@ -69,21 +69,21 @@ FITS = [
 
 @pytest.mark.parametrize(("kind", "raw"), FITS)
 def test_one_look_makes_one_portion_and_the_next_look_goes_on(kind, raw):
-    seen, looks, names = OwnedObjects(), 0, set()
+    owned, rounds, names = OwnedObjects(), 0, set()
     while True:
-        outcome = reconcile(kind, raw, seen, NOW_S)
+        outcome = reconcile(kind, raw, owned, NOW_S)
         creates = made_by(outcome)
         if not creates:
             break
-        looks += 1
+        rounds += 1
         assert len(creates) <= MAX_CREATED_CHILDREN
         assert sum(map(size, creates[:-1])) <= MAX_CREATED_BYTES  # the last one may be over
         fresh = {children.child_key(each.body) for each in creates}
         assert not fresh & names
         names |= fresh
-        seen = taken_in(seen, creates)
-        assert (outcome.requeue_s == 0.0) is bool(made_by(reconcile(kind, raw, seen, NOW_S)))
-    assert looks > 1
+        owned = taken_in(owned, creates)
+        assert (outcome.requeue_s == 0.0) is bool(made_by(reconcile(kind, raw, owned, NOW_S)))
+    assert rounds > 1
     pods = sum(role.replicas for role in kind.read(raw).roles)
     assert sum(name.kind == "Pod" for name in names) == pods
 
@@ -102,11 +102,11 @@ TOO_LARGE = [
 def test_a_job_of_too_many_bytes_is_told_so_with_bound_and_value(kind, raw):
     outcome = reconcile(kind, raw, OwnedObjects(), NOW_S)
     assert outcome.writes == ()
-    (said,) = outcome.events
-    assert (said.reason, said.warning) == (Reason.TOO_LARGE, True)
-    assert f"above the limit of {CHILDREN_BYTES >> 20} MiB" in said.text
-    assert "MiB of JSON" in said.text
-    assert said.text in str(outcome.status)
+    (event,) = outcome.events
+    assert (event.reason, event.warning) == (Reason.TOO_LARGE, True)
+    assert f"above the limit of {CHILDREN_BYTES >> 20} MiB" in event.text
+    assert "MiB of JSON" in event.text
+    assert event.text in str(outcome.status)
 
 
 def test_ten_thousand_workers_of_32_kib_are_not_too_large():

@@ -35,9 +35,9 @@ def plans(api, clock=None, events=None):
     """Return a process that has seen the plan."""
     clock = clock or ManualClock()
     queue = WorkQueue(clock, Backoff(first_s=1.0, max_s=8.0), lambda: 1.0, one_per_namespace=True)
-    made = ScalePlans(api, queue, clock, events or Events(), Metrics(queue.__len__))
-    made.store_plan(msgspec.json.decode(msgspec.json.encode(api.objects[PLAN]), type=JobObject))
-    return made
+    scale_plans = ScalePlans(api, queue, clock, events or Events(), Metrics(queue.__len__))
+    scale_plans.store_plan(msgspec.json.decode(msgspec.json.encode(api.objects[PLAN]), type=JobObject))
+    return scale_plans
 
 
 def end(api):
@@ -46,9 +46,9 @@ def end(api):
 
 def test_a_plan_is_carried_out_by_two_writes_and_not_again():
     api = world()
-    made = plans(api)
-    asyncio.run(made.carry_out(KEY))
-    asyncio.run(made.carry_out(KEY))
+    scale_plans = plans(api)
+    asyncio.run(scale_plans.carry_out(KEY))
+    asyncio.run(scale_plans.carry_out(KEY))
     asyncio.run(plans(api).carry_out(KEY))
     assert (end(api), api.writes) == ((3, "Succeeded"), 2)
 
@@ -143,11 +143,13 @@ async def test_a_fault_of_ours_while_a_plan_is_carried_out_is_that_plans_alone(c
     api = Faulty(elasticjobs.job())
     for number, namespace in enumerate(("a", "b", "c")):
         api.add(namespace, number)
-    made = plans(api, clock, events)
+    scale_plans = plans(api, clock, events)
     for namespace in ("a", "b", "c"):
-        made.store_plan(msgspec.json.decode(msgspec.json.encode(api.objects[plan_of(namespace)]), type=JobObject))
+        scale_plans.store_plan(
+            msgspec.json.decode(msgspec.json.encode(api.objects[plan_of(namespace)]), type=JobObject)
+        )
     api.faulty = "/namespaces/b/"
-    async with running(made.run()):
+    async with running(scale_plans.run()):
         await clock.advance(0.5)
         assert [api.objects[plan_of(each)].get("status", {}).get("phase") for each in "abc"] == [
             "Succeeded",
@@ -165,7 +167,7 @@ async def test_a_fault_of_ours_while_a_plan_is_carried_out_is_that_plans_alone(c
 
 def test_a_plan_that_is_gone_is_forgotten():
     api = world()
-    made = plans(api)
-    made.drop_plan(Key("ns", "bert-plan", "p"))
-    asyncio.run(made.carry_out(KEY))
+    scale_plans = plans(api)
+    scale_plans.drop_plan(Key("ns", "bert-plan", "p"))
+    asyncio.run(scale_plans.carry_out(KEY))
     assert api.writes == 0

@@ -47,7 +47,7 @@ class Server:
 def watched(play, *forbidden):
     """Run the informers against such a server while `play` moves the clock."""
 
-    async def whole():
+    async def all_listed():
         changed, clock, server = [], ManualClock(), Server(*forbidden)
         cache = ChildCache(changed.append, KINDS)
         informers = ControllerInformers(cache, server, KINDS, GangSettings(), clock, random.Random(1))
@@ -60,7 +60,7 @@ def watched(play, *forbidden):
             with suppress(asyncio.CancelledError):
                 await running
 
-    asyncio.run(whole())
+    asyncio.run(all_listed())
 
 
 def test_jobs_are_controlled_by_an_account_that_may_not_list_nodes():
@@ -118,9 +118,9 @@ def test_once_pods_can_be_read_again_every_job_is_looked_at():
         server.ends.set()
         await clock.advance(PODS_UNREADABLE_AFTER_S + 20.0)
         cache.put_job(key.api, "PyTorchJob", msgspec.convert(pytorchjob(worker=role(1)), JobObject))
-        raw, seen = cache.job(key)
-        assert seen.pods_unreadable
-        assert reconcile(KINDS[key.api], raw, seen, NOW_S) == NOTHING
+        raw, owned = cache.job(key)
+        assert owned.pods_unreadable
+        assert reconcile(KINDS[key.api], raw, owned, NOW_S) == NOTHING
         changed.clear()
         server.forbidden.clear()
         server.ends.clear()

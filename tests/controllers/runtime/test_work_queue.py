@@ -14,8 +14,8 @@ from turnout.kube.backoff import Backoff
 A, B = (JobKey("/apis/x/v1", "ns", name) for name in "ab")
 
 
-def queue(clock=None, *, alone=False):
-    return WorkQueue(clock or ManualClock(), Backoff(first_s=1.0, max_s=8.0), lambda: 1.0, one_per_namespace=alone)
+def queue(clock=None, *, is_single=False):
+    return WorkQueue(clock or ManualClock(), Backoff(first_s=1.0, max_s=8.0), lambda: 1.0, one_per_namespace=is_single)
 
 
 def keys(namespace, count):
@@ -93,7 +93,7 @@ async def test_ten_thousand_jobs_of_one_tenant_delay_anothers_by_one_turn():
 
 @pytest.mark.asyncio
 async def test_where_a_namespace_is_alone_its_next_comes_once_its_last_is_done():
-    waiting = queue(alone=True)
+    waiting = queue(is_single=True)
     (first, second), (other,) = keys("many", 2), keys("other", 1)
     for key in (first, second, other):
         waiting.add(key)
@@ -111,7 +111,7 @@ async def test_where_a_namespace_is_alone_its_next_comes_once_its_last_is_done()
 @pytest.mark.asyncio
 async def test_what_changes_while_it_is_looked_at_alone_comes_behind_the_others():
     clock = ManualClock()
-    waiting = queue(clock, alone=True)
+    waiting = queue(clock, is_single=True)
     running = asyncio.create_task(waiting.run())
     first, second = keys("many", 2)
     for key in (first, second):
@@ -128,41 +128,41 @@ async def test_what_changes_while_it_is_looked_at_alone_comes_behind_the_others(
 STEPS = st.lists(st.tuples(st.sampled_from("xyz"), st.integers(0, 5), st.booleans()), max_size=60)
 
 
-@pytest.mark.parametrize("alone", [False, True], ids=["side by side", "alone"])
+@pytest.mark.parametrize("is_single", [False, True], ids=["side by side", "alone"])
 @settings(max_examples=60, deadline=None)
 @given(STEPS)
-def test_all_that_comes_is_looked_at_and_nothing_twice_at_a_time(alone, steps):
+def test_all_that_comes_is_looked_at_and_nothing_twice_at_a_time(is_single, steps):
     async def played():
-        waiting, busy, came, looked = queue(alone=alone), [], set(), set()
+        waiting, busy, arrivals, runs = queue(is_single=is_single), [], set(), set()
 
         async def take():
-            if (taken := await at_once(waiting)) is not None:
-                assert taken not in busy
-                assert not alone or taken.namespace not in {each.namespace for each in busy}
-                busy.append(taken)
-                looked.add(taken)
+            if (key := await at_once(waiting)) is not None:
+                assert key not in busy
+                assert not is_single or key.namespace not in {each.namespace for each in busy}
+                busy.append(key)
+                runs.add(key)
 
         for namespace, number, ends in steps:
             if ends and busy:
                 waiting.done(busy.pop(0))
             key = JobKey("/apis/x/v1", namespace, str(number))
             waiting.add(key)
-            came.add(key)
+            arrivals.add(key)
             await take()
         while busy or len(waiting):
             await take()
             waiting.done(busy.pop(0))
-        assert looked == came
+        assert runs == arrivals
 
     asyncio.run(played())
 
 
 async def at_once(waiting):
     """The next job, None where there is none now."""
-    asked = asyncio.create_task(waiting.next())
+    task = asyncio.create_task(waiting.next())
     for _ in range(3):
         await asyncio.sleep(0)
-    if asked.done():
-        return asked.result()
-    asked.cancel()
+    if task.done():
+        return task.result()
+    task.cancel()
     return None

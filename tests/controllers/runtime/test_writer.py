@@ -123,7 +123,7 @@ STORIES = {
 }
 
 
-def told(kind="PyTorchJob", kill_at=None, kill_after=False):
+def writer_and_events(kind="PyTorchJob", kill_at=None, kill_after=False):
     """Play the story of a kind with a controller that is killed once and started anew; the API server after it."""
     raw, story = STORIES[kind]
     api = Api(copy.deepcopy(raw))
@@ -142,13 +142,13 @@ def told(kind="PyTorchJob", kill_at=None, kill_after=False):
 
 
 def test_the_story_needs_many_writes_and_ends_clean():
-    api = told()
+    api = writer_and_events()
     assert api.writes > 20
     assert (api.names("Pod"), api.names("Service"), api.names("PodGroup")) == ([], [], [])
 
 
 def test_an_elasticjobs_story_replaces_each_rank_under_a_new_id():
-    api = told("ElasticJob")
+    api = writer_and_events("ElasticJob")
     roles = api.objects[api.job]["status"]["replicaStatuses"]
     assert (roles["worker"]["restartCounts"], roles["dlrover-master"]["restarts"]) == ({"1": 2}, 1)
     assert roles["worker"]["nextNumber"] == 5
@@ -156,14 +156,14 @@ def test_an_elasticjobs_story_replaces_each_rank_under_a_new_id():
 
 
 def test_an_ms_jobs_story_makes_a_worker_anew_and_leaves_no_pod():
-    api = told("MSJob")
+    api = writer_and_events("MSJob")
     roles = api.objects[api.job]["status"]["replicaStatuses"]
     assert (roles["Worker"]["restarts"], api.names("Pod")) == (1, [])
     assert api.end()[api.job][2][-1][:2] == ("Succeeded", "True")
 
 
 def test_a_colossalai_jobs_story_leaves_its_launcher_for_its_log():
-    api = told("ColossalAIJob")
+    api = writer_and_events("ColossalAIJob")
     assert api.objects[api.job]["status"]["phase"] == "Succeeded"
     assert api.names("Pod") == ["colossal-launcher"]
     keys = next(each for each in api.objects.values() if each["kind"] == "Secret")["stringData"]
@@ -171,13 +171,13 @@ def test_a_colossalai_jobs_story_leaves_its_launcher_for_its_log():
 
 
 def test_a_volcano_jobs_story_counts_each_restart_once():
-    api = told("VolcanoJob")
+    api = writer_and_events("VolcanoJob")
     status = api.objects[api.job]["status"]
     assert (status["state"]["phase"], status["retryCount"], status["version"]) == ("Completed", 2, 2)
     assert (api.names("Pod"), api.names("PodGroup")) == (["bert-worker-0", "bert-worker-1"], [])
 
 
-ENDS = {kind: told(kind) for kind in STORIES}
+ENDS = {kind: writer_and_events(kind) for kind in STORIES}
 KILLS = [(kind, number) for kind, api in ENDS.items() for number in range(1, api.writes + 1)]
 
 
@@ -185,7 +185,7 @@ KILLS = [(kind, number) for kind, api in ENDS.items() for number in range(1, api
 @pytest.mark.parametrize("kill_after", [False, True], ids=["before it", "after it"])
 @pytest.mark.parametrize(("kind", "number"), KILLS)
 def test_a_controller_killed_at_any_write_changes_nothing_in_the_end(kind, number, kill_after):
-    assert told(kind, number, kill_after).end() == ENDS[kind].end()
+    assert writer_and_events(kind, number, kill_after).end() == ENDS[kind].end()
 
 
 def test_a_name_that_somebody_else_has_is_never_taken_over():
@@ -263,9 +263,9 @@ class Slow(Api):
             return await super().create(path, body)
         self.noted.append(f"asked {body['metadata']['name']}")
         await asyncio.sleep(0)
-        made = await super().create(path, body)
+        stored = await super().create(path, body)
         self.noted.append(f"made {body['metadata']['name']}")
-        return made
+        return stored
 
 
 @pytest.mark.contract("VE-25")

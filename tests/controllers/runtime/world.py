@@ -66,11 +66,11 @@ class Api:
         if place in self.objects:
             raise Conflict("POST", path, 409, "exists", reason="AlreadyExists")
         number = self._version()
-        made = {**body, "metadata": {**body["metadata"], "uid": f"made-{number}", "resourceVersion": number}}
+        stored = {**body, "metadata": {**body["metadata"], "uid": f"made-{number}", "resourceVersion": number}}
         if body["kind"] == "Service" and "clusterIP" not in body["spec"]:
-            made["spec"] = {**body["spec"], "clusterIP": "10.0.0.7"}
+            stored["spec"] = {**body["spec"], "clusterIP": "10.0.0.7"}
         phase = {"Pod": "Pending", "PodGroup": "Inqueue"}.get(body["kind"])
-        self.objects[place] = made if phase is None else {**made, "status": {"phase": phase}}
+        self.objects[place] = stored if phase is None else {**stored, "status": {"phase": phase}}
         return msgspec.json.encode(self.objects[place])
 
     async def patch(self, path, body, content_type, field_manager):
@@ -78,39 +78,39 @@ class Api:
 
     def _patch(self, path, body):
         place = path.removesuffix("/status")
-        there = self.objects[place]
-        if (wanted := body.get("metadata", {}).get("resourceVersion")) not in (
+        stored = self.objects[place]
+        if (version := body.get("metadata", {}).get("resourceVersion")) not in (
             None,
-            there["metadata"]["resourceVersion"],
+            stored["metadata"]["resourceVersion"],
         ):
-            raise Conflict("PATCH", path, 409, f"changed since {wanted}")
-        made = merged(there, {key: each for key, each in body.items() if key != "metadata"})
-        if made != there:
-            made["metadata"] = {**made["metadata"], "resourceVersion": self._version()}
-            self.objects[place] = made
+            raise Conflict("PATCH", path, 409, f"changed since {version}")
+        patched = merged(stored, {key: each for key, each in body.items() if key != "metadata"})
+        if patched != stored:
+            patched["metadata"] = {**patched["metadata"], "resourceVersion": self._version()}
+            self.objects[place] = patched
         return msgspec.json.encode(self.objects[place])
 
     async def delete(self, path, *, uid, params=None):
         return self._write(lambda: self._delete(path, uid))
 
     def _delete(self, path, uid):
-        there = self.objects.get(path)
-        if there is None or there["metadata"]["uid"] != uid:
+        stored = self.objects.get(path)
+        if stored is None or stored["metadata"]["uid"] != uid:
             raise NotFound("DELETE", path, 404, "not found")
         del self.objects[path]
         if path == self.job:
             self.objects = {}
-        if there["kind"] not in ("Pod", "Service"):  # an API server answers with the object for few kinds
+        if stored["kind"] not in ("Pod", "Service"):  # an API server answers with the object for few kinds
             return msgspec.json.encode({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"})
         return msgspec.json.encode(
-            {**there, "metadata": {**there["metadata"], "deletionTimestamp": "2026-01-01T00:00:00Z"}}
+            {**stored, "metadata": {**stored["metadata"], "deletionTimestamp": "2026-01-01T00:00:00Z"}}
         )
 
     def change(self, **spec):
         """The job's owner changes fields of its spec."""
-        there = self.objects[self.job]
-        meta = {**there["metadata"], "resourceVersion": self._version()}
-        self.objects[self.job] = {**there, "metadata": meta, "spec": {**there["spec"], **spec}}
+        stored = self.objects[self.job]
+        meta = {**stored["metadata"], "resourceVersion": self._version()}
+        self.objects[self.job] = {**stored, "metadata": meta, "spec": {**stored["spec"], **spec}}
 
     def phase(self, name, phase, code=0):
         """A kubelet says what has become of a pod."""
@@ -123,11 +123,11 @@ class Api:
 
     def resize(self, role, replicas):
         """The job's owner gives a role another size."""
-        there = self.objects[self.job]
-        by_role = {key: each for key, each in there["spec"].items() if key.lower().endswith("replicaspecs")}
-        roles = next(iter(by_role.values()), None) or {each["name"]: each for each in there["spec"]["tasks"]}
+        stored = self.objects[self.job]
+        by_role = {key: each for key, each in stored["spec"].items() if key.lower().endswith("replicaspecs")}
+        roles = next(iter(by_role.values()), None) or {each["name"]: each for each in stored["spec"]["tasks"]}
         roles[role]["replicas"] = replicas
-        there["metadata"]["resourceVersion"] = self._version()
+        stored["metadata"]["resourceVersion"] = self._version()
 
     def names(self, kind):
         """The names of the objects of a kind."""
@@ -135,7 +135,7 @@ class Api:
 
     def end(self):
         """Return what is there in the end, without what differs from run to run."""
-        kept = {}
+        statuses = {}
         for path, each in self.objects.items():
             status = each.get("status", {})
             conditions = [
@@ -145,8 +145,8 @@ class Api:
             counted = ("restarts", "restartCounts", "quickFailures", "lastFailures")
             counts = {name: [role.get(each) for each in counted] for name, role in roles.items()}
             volcanos = [status.get(key) for key in ("retryCount", "version", "taskStatusCount", "controlledResources")]
-            kept[path] = each.get("spec"), status.get("phase"), conditions, counts, volcanos
-        return kept
+            statuses[path] = each.get("spec"), status.get("phase"), conditions, counts, volcanos
+        return statuses
 
 
 class Controller:
@@ -160,12 +160,14 @@ class Controller:
 
     def list(self):
         """See everything as the informers do."""
-        there = {path: each["metadata"]["uid"] for path, each in self.api.objects.items()}
+        uid_by_path = {path: each["metadata"]["uid"] for path, each in self.api.objects.items()}
         for path, (kind, uid) in self.seen.items():
-            if there.get(path) != uid:
-                gone = Key("ns", path.rpartition("/")[2], uid)
+            if uid_by_path.get(path) != uid:
+                deleted_key = Key("ns", path.rpartition("/")[2], uid)
                 drops = path == self.api.job
-                self.cache.drop_job(self.api.key.api, gone) if drops else self.cache.drop_child(kind, gone)
+                self.cache.drop_job(self.api.key.api, deleted_key) if drops else self.cache.drop_child(
+                    kind, deleted_key
+                )
         self.seen = {path: (each["kind"], each["metadata"]["uid"]) for path, each in self.api.objects.items()}
         for path, each in self.api.objects.items():
             raw = msgspec.json.encode(each)
@@ -184,8 +186,8 @@ class Controller:
         found = self.cache.job(key)
         if found is None:
             return None
-        raw, seen = found
-        outcome = reconcile(KINDS[key.api], raw, seen, now_s, self.setup)
+        raw, owned = found
+        outcome = reconcile(KINDS[key.api], raw, owned, now_s, self.setup)
         meta = raw["metadata"]
         await self.writer.carry_out(key, meta["uid"], meta["resourceVersion"], outcome, lambda: None)
         return outcome

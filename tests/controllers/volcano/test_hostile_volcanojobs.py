@@ -62,6 +62,8 @@ PODS = st.lists(st.tuples(st.sampled_from(list(PodPhase)), st.booleans(), st.int
 def test_a_status_once_written_is_not_written_again(replicas, minimum, pods, phase):
     minimum = min(minimum, replicas)
     raw = phased(phase, task(replicas=replicas, minimum=minimum), minAvailable=minimum, plugins={"svc": []})
-    seen = [pod(at, each, deleting=gone, restarts=again) for at, (each, gone, again) in enumerate(pods)]
-    raw = after(raw, *seen, looks=4)
-    assert looked(raw, *seen).status is None
+    job_pods = [
+        pod(at, each, deleting=is_leaving, restarts=restarts) for at, (each, is_leaving, restarts) in enumerate(pods)
+    ]
+    raw = after(raw, *job_pods, rounds=4)
+    assert looked(raw, *job_pods).status is None

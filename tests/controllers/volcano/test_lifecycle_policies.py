@@ -14,8 +14,8 @@ FAILED = pod(0, PodPhase.FAILED, exit_code=3)
 
 
 def due(raw, *pods):
-    whole = view(raw)
-    return due_action(whole.spec["policies"], whole.roles, OwnedObjects(pods))
+    view_of_job = view(raw)
+    return due_action(view_of_job.spec["policies"], view_of_job.roles, OwnedObjects(pods))
 
 
 def done(*indices):

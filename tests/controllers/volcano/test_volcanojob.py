@@ -35,8 +35,8 @@ def group_of(raw, setup=VOLCANO):
     return children.pod_group(view(raw), setup)
 
 
-def other_children(raw, seen=None):
-    return {each["kind"]: each for each in VOLCANOJOB.children.others(view(raw), seen or OwnedObjects())}
+def other_children(raw, owned=None):
+    return {each["kind"]: each for each in VOLCANOJOB.children.others(view(raw), owned or OwnedObjects())}
 
 
 OWNER = {"apiVersion": "batch.volcano.sh/v1alpha1", "kind": "Job", "name": "bert", "uid": "uid-bert"}
@@ -130,10 +130,10 @@ def test_all_pods_are_made_and_the_scheduler_decides_who_runs():
 @pytest.mark.contract("VE-17")
 def test_under_the_autoscaler_there_are_as_many_pods_as_its_target():
     raw = phased("Running", task(replicas=4, minimum=2), minAvailable=2)
-    there = others(raw)
+    children = others(raw)
     change = RESIZED["VolcanoJob"].resize(raw, 3).body
     smaller = {**raw, "spec": {**raw["spec"], **change["spec"]}}
-    outcome = looked(smaller, *(pod(index) for index in range(4)), owned=there)
+    outcome = looked(smaller, *(pod(index) for index in range(4)), owned=children)
     assert deleted(outcome) == ["bert-worker-3"]
     assert group_of(smaller)["spec"]["minMember"] == 2
     assert not any(isinstance(each, Update) for each in outcome.writes)
@@ -191,7 +191,7 @@ def test_svc_gives_names_hosts_and_variables():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "early", "told"),
+    ("arguments", "early", "variables"),
     [
         pytest.param(["--publish-not-ready-addresses"], True, True, id="a switch"),
         pytest.param(["-publish-not-ready-addresses=true"], True, True, id="a switch with a value"),
@@ -199,10 +199,10 @@ def test_svc_gives_names_hosts_and_variables():
         pytest.param(["--disable-network-policy=true"], False, True, id="no NetworkPolicy, which is never made here"),
     ],
 )
-def test_options_of_svc(arguments, early, told):
+def test_options_of_svc(arguments, early, variables):
     raw = job(plugins={"svc": arguments})
     assert other_children(raw)["Service"]["spec"]["publishNotReadyAddresses"] is early
-    assert ("env" in pod_of(raw)["spec"]["containers"][0]) is told
+    assert ("env" in pod_of(raw)["spec"]["containers"][0]) is variables
 
 
 def test_a_long_host_list_is_read_from_the_config_map():
@@ -213,9 +213,9 @@ def test_a_long_host_list_is_read_from_the_config_map():
 
 def test_the_hosts_follow_the_size_of_a_task():
     raw = phased("Running", task(replicas=2), plugins={"svc": []})
-    there = others(raw)
+    children = others(raw)
     raw["spec"]["tasks"][0]["replicas"] = 3
-    outcome = looked(raw, pod(0), pod(1), owned=there)
+    outcome = looked(raw, pod(0), pod(1), owned=children)
     (hosts,) = [each.content for each in outcome.writes if isinstance(each, Update) and each.field == "data"]
     assert hosts["VC_WORKER_NUM"] == "3"
 

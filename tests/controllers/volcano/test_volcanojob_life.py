@@ -99,7 +99,7 @@ def test_pods_that_were_told_to_go_do_not_end_it():
 )
 def test_pods_above_its_size_decide_nothing(before, phases):
     raw = phased(before, task(replicas=1))
-    assert phase(after(raw, *pods(*phases), looks=2)) == before
+    assert phase(after(raw, *pods(*phases), rounds=2)) == before
 
 
 @pytest.mark.parametrize(
@@ -121,8 +121,8 @@ def test_an_action_ends_a_job_once_nothing_runs(action, on_the_way, comes_to):
 def test_a_restart_deletes_all_pods_and_begins_anew_once_they_are_gone():
     raw = after(phased("Running", task(replicas=2), policies=policy("RestartJob")), pod(0, BAD), pod(1))
     assert (phase(raw), raw["status"]["retryCount"], raw["status"]["version"]) == ("Restarting", 1, 1)
-    there = pod(0, BAD), pod(1)
-    assert deleted(looked(raw, *there)) == ["bert-worker-1", "bert-worker-0"]
+    pods = pod(0, BAD), pod(1)
+    assert deleted(looked(raw, *pods)) == ["bert-worker-1", "bert-worker-0"]
     assert made(looked(raw, pod(1, deleting=True))) == []
     raw = after(raw)
     assert (phase(raw), made(looked(raw))) == ("Pending", ["bert-worker-0", "bert-worker-1"])
@@ -145,32 +145,32 @@ def test_those_above_the_size_leave_highest_first_and_strangers_too():
 
 def test_the_status_counts_pods_by_phase_and_task():
     raw = after(phased("Running", task(replicas=4, minimum=1), minAvailable=1, plugins={"env": []}), *pods(GOOD, WAITS))
-    told = raw["status"]
-    counts = {word: told[word] for word in ("pending", "running", "succeeded", "failed", "unknown", "terminating")}
+    status = raw["status"]
+    counts = {word: status[word] for word in ("pending", "running", "succeeded", "failed", "unknown", "terminating")}
     assert counts == {"pending": 1, "running": 0, "succeeded": 1, "failed": 0, "unknown": 0, "terminating": 0}
-    assert told["taskStatusCount"] == {"worker": {"phase": {"Succeeded": 1, "Pending": 1}}}
-    assert (told["minAvailable"], told["controlledResources"]) == (1, {"plugin-env": "env"})
+    assert status["taskStatusCount"] == {"worker": {"phase": {"Succeeded": 1, "Pending": 1}}}
+    assert (status["minAvailable"], status["controlledResources"]) == (1, {"plugin-env": "env"})
 
 
 def test_phases_are_remembered_as_conditions_the_newest_last():
-    raw = after(job(task(replicas=1)), looks=2)
-    raw = after(raw, pod(0), looks=2)
+    raw = after(job(task(replicas=1)), rounds=2)
+    raw = after(raw, pod(0), rounds=2)
     assert [each["status"] for each in raw["status"]["conditions"]] == ["Pending", "Running"]
 
 
 @pytest.mark.parametrize(
-    ("ttl_s", "at_s", "gone", "again_s"),
+    ("ttl_s", "at_s", "is_deleted", "again_s"),
     [
         pytest.param(None, 99, False, None, id="no time to live"),
         pytest.param(60, 59, False, 1, id="not yet"),
         pytest.param(60, 60, True, 0, id="its time is over"),
     ],
 )
-def test_it_is_deleted_once_its_time_after_the_end_is_over(ttl_s, at_s, gone, again_s):
+def test_it_is_deleted_once_its_time_after_the_end_is_over(ttl_s, at_s, is_deleted, again_s):
     raw = phased("Completed", **({} if ttl_s is None else {"ttlSecondsAfterFinished": ttl_s}))
     raw["status"]["state"]["lastTransitionTime"] = "2027-01-15T08:00:00Z"
     outcome = looked(raw, now_s=NOW_S + at_s)
-    assert (outcome.delete_job, outcome.requeue_s) == (gone, again_s)
+    assert (outcome.delete_job, outcome.requeue_s) == (is_deleted, again_s)
     jumped = looked(raw, now_s=NOW_S + at_s, jumped_s=60.0)
     assert (jumped.delete_job, jumped.requeue_s) == (False, None if again_s is None else 10.0)
 
@@ -189,12 +189,12 @@ def test_a_suspended_job_has_no_pods_and_begins_anew_when_it_is_resumed():
     assert (phase(raw), raw["status"]["state"]["reason"]) == ("Aborted", "Suspended")
     assert looked(raw, now_s=NOW_S + 99).delete_job is False
     raw["metadata"]["annotations"] = {SUSPENDED: "false"}
-    raw = after(raw, looks=2, owned=others(raw))
+    raw = after(raw, rounds=2, owned=others(raw))
     assert (phase(raw), raw["status"].get("retryCount")) == ("Pending", 0)
     assert made(looked(raw)) == ["bert-worker-0"]
 
 
 def test_a_job_that_a_policy_has_aborted_is_not_resumed():
     raw = after(phased("Running", task(replicas=1), policies=policy("AbortJob")), pod(0, BAD))
-    raw = after(raw, pod(0, BAD), looks=3)
+    raw = after(raw, pod(0, BAD), rounds=3)
     assert phase(raw) == "Aborted"

@@ -58,11 +58,11 @@ def pod(index=0, phase=PodPhase.RUNNING, task="worker", **more):
 
 def others(raw, phase="Inqueue"):
     """All that a job owns beside its pods, as it is wanted. phase: of its PodGroup."""
-    whole, found = view(raw), {}
-    for body in (children.pod_group(whole, VOLCANO), *VOLCANOJOB.children.others(whole, OwnedObjects())):
+    view_of_job, found = view(raw), {}
+    for body in (children.pod_group(view_of_job, VOLCANO), *VOLCANOJOB.children.others(view_of_job, OwnedObjects())):
         key = children.child_key(body)
-        told = phase if key.kind == "PodGroup" else ""
-        found[key] = ChildState(key, f"uid-{key.name}", "", -1, body.get("spec", {}), body.get("data", {}), told)
+        group_phase = phase if key.kind == "PodGroup" else ""
+        found[key] = ChildState(key, f"uid-{key.name}", "", -1, body.get("spec", {}), body.get("data", {}), group_phase)
     return {key: each for key, each in found.items() if key.kind != "Secret"}
 
 
@@ -71,9 +71,9 @@ def looked(raw, *pods, now_s=NOW_S, owned=None, setup=VOLCANO, **more):
     return reconcile(VOLCANOJOB, raw, OwnedObjects(pods, others(raw) if owned is None else owned, **more), now_s, setup)
 
 
-def after(raw, *pods, looks=1, **more):
+def after(raw, *pods, rounds=1, **more):
     """The job once the statuses of so many looks are written."""
-    for _ in range(looks):
+    for _ in range(rounds):
         raw = with_status(raw, looked(raw, *pods, **more))
     return raw
 
@@ -99,9 +99,9 @@ def _is_new(write, kind):
 
 def pod_of(raw, task="worker", index=0, setup=VOLCANO):
     """The pod that a job makes for one index of a task."""
-    whole = view(raw)
-    (role,) = [each for each in whole.roles if each.name == task]
-    return children.pod_body(VOLCANOJOB, whole, role, Replica(index, index), OwnedObjects(), setup)
+    view_of_job = view(raw)
+    (role,) = [each for each in view_of_job.roles if each.name == task]
+    return children.pod_body(VOLCANOJOB, view_of_job, role, Replica(index, index), OwnedObjects(), setup)
 
 
 def env_of(body):

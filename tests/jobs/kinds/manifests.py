@@ -7,15 +7,15 @@ BOUNDS = {labels.MIN_WORKERS: "2", labels.MAX_WORKERS: "8"}
 
 
 def running(command, gpus=2):
-    made = template(gpus)
-    made["spec"]["containers"][0]["command"] = command.split()
-    return made
+    pod_template = template(gpus)
+    pod_template["spec"]["containers"][0]["command"] = command.split()
+    return pod_template
 
 
 def elastic(replicas=4, notes=None, worker=None, command="dlrover-run --nnodes=2:8 train.py", roles=None, **spec):
     own = {"replicas": replicas, "template": running(command), **(worker or {})}
-    told = {"distributionStrategy": "AllreduceStrategy", "replicaSpecs": {"worker": own, **(roles or {})}}
-    return {"metadata": meta(**(BOUNDS if notes is None else notes)), "spec": {**told, **spec}}
+    spec_fields = {"distributionStrategy": "AllreduceStrategy", "replicaSpecs": {"worker": own, **(roles or {})}}
+    return {"metadata": meta(**(BOUNDS if notes is None else notes)), "spec": {**spec_fields, **spec}}
 
 
 def group(name="worker", replicas=4, gpus=2, **more):
@@ -24,18 +24,18 @@ def group(name="worker", replicas=4, gpus=2, **more):
 
 def ray(replicas=4, notes=None, marks=None, groups=None, worker=None, **spec):
     head = {"rayStartParams": {}, "template": template(0)}
-    told = {"headGroupSpec": head, "workerGroupSpecs": groups or [group(replicas=replicas, **(worker or {}))]}
-    made = {"metadata": meta(**(BOUNDS if notes is None else notes)), "spec": {**told, **spec}}
-    made["metadata"]["labels"] = marks or {}
-    return made
+    spec_fields = {"headGroupSpec": head, "workerGroupSpecs": groups or [group(replicas=replicas, **(worker or {}))]}
+    raw_cluster = {"metadata": meta(**(BOUNDS if notes is None else notes)), "spec": {**spec_fields, **spec}}
+    raw_cluster["metadata"]["labels"] = marks or {}
+    return raw_cluster
 
 
 def lws(groups=2, size=2, notes=None, marks=None, each=None, **spec):
-    told = {"size": size, "workerTemplate": template(), **(each or {})}
-    made = {"metadata": meta(**(BOUNDS if notes is None else notes)), "spec": {"replicas": groups, **spec}}
-    made["spec"]["leaderWorkerTemplate"] = told
-    made["metadata"]["labels"] = marks or {}
-    return made
+    template_fields = {"size": size, "workerTemplate": template(), **(each or {})}
+    raw_set = {"metadata": meta(**(BOUNDS if notes is None else notes)), "spec": {"replicas": groups, **spec}}
+    raw_set["spec"]["leaderWorkerTemplate"] = template_fields
+    raw_set["metadata"]["labels"] = marks or {}
+    return raw_set
 
 
 HOROVOD = "horovodrun -np 4 --min-np 2 --max-np 8 --host-discovery-script /etc/mpi/discover_hosts.sh python t.py"
@@ -52,27 +52,27 @@ def mpi(replicas=4, notes=None, command=HOROVOD, **spec):
 def colossal(queue="default", priority=50, **spec):
     """Build a job as in T9k's manual."""
     room = {"limits": {"cpu": 1, "memory": "2Gi"}, "requests": {"cpu": "500m", "memory": "1Gi"}}
-    told = {
+    spec_fields = {
         "ssh": {"authMountPath": "/root/.ssh", "sshdPath": "/usr/sbin/sshd"},
         "launcher": {"image": "colossalai:0.3.0", "workingDir": "/workspace", "env": [], "resources": room},
         "worker": {"replicas": 2, "procPerWorker": 1, "command": ["train.py"], "template": template(1)},
         "scheduler": {"t9kScheduler": {"queue": queue, "priority": priority}},
     }
-    return {"metadata": meta(), "spec": {**told, **spec}}
+    return {"metadata": meta(), "spec": {**spec_fields, **spec}}
 
 
 def named(container, replicas, gpus=2):
     """Build a role whose container has the name that its operator wants."""
-    made = template(gpus)
-    made["spec"]["containers"][0]["name"] = container
-    return {"replicas": replicas, "template": made}
+    pod_template = template(gpus)
+    pod_template["spec"]["containers"][0]["name"] = container
+    return {"replicas": replicas, "template": pod_template}
 
 
 def mindspore(replicas=4, notes=None, gpus=2, dynamic=True, **spec):
     """Build a job as in MindSpore's tutorial, its workers dynamic."""
     roles = {"Scheduler": named("mindspore", 1, 0), "Worker": named("mindspore", replicas, gpus)}
-    told = {"enableDynamicWorker": dynamic, "msReplicaSpecs": roles}
-    return {"metadata": meta(**(BOUNDS if notes is None else notes)), "spec": {**told, **spec}}
+    spec_fields = {"enableDynamicWorker": dynamic, "msReplicaSpecs": roles}
+    return {"metadata": meta(**(BOUNDS if notes is None else notes)), "spec": {**spec_fields, **spec}}
 
 
 SAMPLES = {

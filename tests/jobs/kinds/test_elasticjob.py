@@ -46,26 +46,26 @@ def test_a_change_is_a_note_on_the_job_and_then_a_plan():
 def test_its_size_is_what_we_asked_for_last():
     raw = elastic()
     assert KIND.read(raw).replicas == 4
-    asked = merged(raw, KIND.change(raw, 6).body)
-    job = KIND.read(asked)
-    assert (job.replicas, job.wanted_workers, asked["spec"]["replicaSpecs"]["worker"]["replicas"]) == (6, None, 4)
+    resized = merged(raw, KIND.change(raw, 6).body)
+    job = KIND.read(resized)
+    assert (job.replicas, job.wanted_workers, resized["spec"]["replicaSpecs"]["worker"]["replicas"]) == (6, None, 4)
 
 
 def test_a_plan_that_was_lost_is_written_again_under_its_name():
     raw = elastic()
     assert KIND.recreate_scale_plan(raw) is None
-    asked = merged(raw, KIND.change(raw, 6).body)
-    asked["metadata"]["resourceVersion"] = "9"
-    assert KIND.recreate_scale_plan(asked) == KIND.change(raw, 6).then
+    resized = merged(raw, KIND.change(raw, 6).body)
+    resized["metadata"]["resourceVersion"] = "9"
+    assert KIND.recreate_scale_plan(resized) == KIND.change(raw, 6).then
 
 
 def followed(raw, workers):
     """The job once our change has been written and our job controller has carried it out."""
-    asked = merged(raw, KIND.change(raw, workers).body)
+    resized = merged(raw, KIND.change(raw, workers).body)
     plan_ = KIND.change(raw, workers).then.body
-    made = merged(asked, scale_job(plan_, asked, 0.0).job)
-    made["metadata"]["resourceVersion"] = "9"
-    return made
+    scaled = merged(resized, scale_job(plan_, resized, 0.0).job)
+    scaled["metadata"]["resourceVersion"] = "9"
+    return scaled
 
 
 @pytest.mark.parametrize(
@@ -102,9 +102,9 @@ def test_an_object_applied_again_under_our_job_controller_is_put_back():
 
 def test_a_plan_that_is_not_carried_out_yet_is_still_our_word():
     raw = followed(elastic(), 6)
-    asked = merged(raw, KIND.change(raw, 2).body)
-    assert KIND.read(asked).replicas == 2
-    assert KIND.recreate_scale_plan(asked) == KIND.change(raw, 2).then
+    resized = merged(raw, KIND.change(raw, 2).body)
+    assert KIND.read(resized).replicas == 2
+    assert KIND.recreate_scale_plan(resized) == KIND.change(raw, 2).then
 
 
 def test_a_long_name_still_names_a_plan():
@@ -175,15 +175,15 @@ class Api:
         return b"{}"
 
 
-def writer(api, told, leading=lambda: 7):
-    return ScaleWriter(api, KINDS, leading, lambda step, word: told.append(word), dry_run=False)
+def writer(api, outcomes, leading=lambda: 7):
+    return ScaleWriter(api, KINDS, leading, lambda step, word: outcomes.append(word), dry_run=False)
 
 
 def grown(raw, workers=6):
     """The job with our note, as the next look sees it."""
-    made = merged(raw, KIND.change(raw, workers).body)
-    made["metadata"]["resourceVersion"] = "9"
-    return made
+    raw_job = merged(raw, KIND.change(raw, workers).body)
+    raw_job["metadata"]["resourceVersion"] = "9"
+    return raw_job
 
 
 def grow():

@@ -21,21 +21,21 @@ from turnout.kube import labels
 RESIZED = [name for name in SAMPLES if name != "ColossalAIJob"]
 
 
-def merged(there, body):
+def merged(stored, body):
     """A merge patch as the API server applies it (RFC 7386)."""
     if not isinstance(body, dict):
         return body
-    made = dict(there) if isinstance(there, dict) else {}
+    patched = dict(stored) if isinstance(stored, dict) else {}
     for key, value in body.items():
-        made[key] = merged(made.get(key), value)
-    return made
+        patched[key] = merged(patched.get(key), value)
+    return patched
 
 
 def obeyed(kind, raw, workers):
     """The object once the API server has taken the change."""
-    made = merged(raw, KINDS[kind].change(raw, workers).body)
-    made["metadata"]["resourceVersion"] = "8"
-    return made
+    resized = merged(raw, KINDS[kind].change(raw, workers).body)
+    resized["metadata"]["resourceVersion"] = "8"
+    return resized
 
 
 def test_every_kind_has_a_sample():
@@ -202,7 +202,7 @@ def test_one_order_of_priorities_for_all_kinds():
         KINDS["ColossalAIJob"].read(colossal(priority=50)),
         KINDS["PyTorchJob"].read(pytorch()),
     ]
-    assert sorted(map(JobState, reversed(jobs)), key=lambda seen: seen.queue_order) == list(map(JobState, jobs))
+    assert sorted(map(JobState, reversed(jobs)), key=lambda state: state.queue_order) == list(map(JobState, jobs))
 
 
 # A new kind.
@@ -248,9 +248,9 @@ def put(value, at, new):
     """The object with something else in one place."""
     if not at:
         return new
-    made = dict(value) if isinstance(value, dict) else list(value)
-    made[at[0]] = put(made[at[0]], at[1:], new)
-    return made
+    copy_of_value = dict(value) if isinstance(value, dict) else list(value)
+    copy_of_value[at[0]] = put(copy_of_value[at[0]], at[1:], new)
+    return copy_of_value
 
 
 FIELDS = {  # which the samples leave out
@@ -267,7 +267,7 @@ FIELDS = {  # which the samples leave out
 }
 
 
-def told(kind, raw):
+def faults_of(kind, raw):
     """The job, or why it is none; whatever else is raised, is raised."""
     try:
         return KINDS[kind].read(raw)
@@ -287,7 +287,7 @@ def test_any_object_is_a_job_or_a_bad_one(kind, data):
     for _ in range(data.draw(st.integers(1, 2))):
         at = data.draw(st.sampled_from([place for place in places(raw) if place]))
         raw = put(raw, at, data.draw(JSON))
-    job = told(kind, raw)
+    job = faults_of(kind, raw)
     if isinstance(job, str):
         assert job
         return
@@ -300,4 +300,4 @@ def test_any_object_is_a_job_or_a_bad_one(kind, data):
 @settings(max_examples=scaled(100), deadline=None)
 @given(raw=st.dictionaries(st.sampled_from(["metadata", "spec", "status"]), JSON))
 def test_any_object_at_all_is_told_or_read(kind, raw):
-    assert told(kind, raw)
+    assert faults_of(kind, raw)

@@ -48,10 +48,10 @@ def object_kind(kind):
 
 
 def plan_definition():
-    made = loose_crd("elastic.iml.github.io/v1alpha1", "ScalePlan")
+    definition = loose_crd("elastic.iml.github.io/v1alpha1", "ScalePlan")
     schema = {"type": "object", "properties": {"spec": {"type": "object", "properties": PLAN_SPEC}}}
-    made["spec"]["versions"][0]["schema"] = {"openAPIV3Schema": schema}
-    return made
+    definition["spec"]["versions"][0]["schema"] = {"openAPIV3Schema": schema}
+    return definition
 
 
 @pytest_asyncio.fixture
@@ -93,11 +93,11 @@ async def test_the_server_takes_each_change_once_and_shows_the_new_size(api, kin
 
 async def test_the_server_takes_a_plan_once(api):
     body = {**submitted("ElasticJob"), "metadata": {**submitted("ElasticJob")["metadata"], "name": "planned"}}
-    there = f"{KINDS['ElasticJob'].path.rpartition('/')[0]}/namespaces/default/elasticjobs"
-    raw = await api.call("POST", there, body)
+    plans_path = f"{KINDS['ElasticJob'].path.rpartition('/')[0]}/namespaces/default/elasticjobs"
+    raw = await api.call("POST", plans_path, body)
     change = KINDS["ElasticJob"].change(raw, 6).then
-    made = await api.call("POST", change.path + STRICT, change.body)
-    assert made["spec"] == {"ownerJob": "planned", "replicaResourceSpecs": {"worker": {"replicas": 6}}}
-    assert made["metadata"]["ownerReferences"][0]["uid"] == raw["metadata"]["uid"]
+    stored = await api.call("POST", change.path + STRICT, change.body)
+    assert stored["spec"] == {"ownerJob": "planned", "replicaResourceSpecs": {"worker": {"replicas": 6}}}
+    assert stored["metadata"]["ownerReferences"][0]["uid"] == raw["metadata"]["uid"]
     with pytest.raises(ApiError, match="AlreadyExists"):
         await api.call("POST", change.path, change.body)

@@ -25,8 +25,10 @@ def job(policy, workers=4, roles=None):
 
 def told_to_pods(raw):
     """Return what the controller writes into PET_NNODES."""
-    made = view(raw)
-    pod = children.pod_body(PYTORCHJOB, made, made.roles[0], Replica(0, 0), OwnedObjects(), GangSettings())
+    view_of_job = view(raw)
+    pod = children.pod_body(
+        PYTORCHJOB, view_of_job, view_of_job.roles[0], Replica(0, 0), OwnedObjects(), GangSettings()
+    )
     (value,) = (each["value"] for each in pod["spec"]["containers"][0]["env"] if each["name"] == "PET_NNODES")
     return Bounds(*map(int, value.split(":")))
 

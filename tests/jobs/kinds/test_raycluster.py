@@ -53,8 +53,8 @@ def test_a_shrink_names_the_pods_that_go():
 def test_a_growth_names_nobody_and_forgets_who_went():
     (worker,) = groups_of(KIND.change(ray(), 6))
     assert (worker["replicas"], "scaleStrategy" in worker) == (6, False)
-    gone = ray(worker={"scaleStrategy": {"workersToDelete": ["w-c"]}})
-    assert groups_of(KIND.change(gone, 6))[0]["scaleStrategy"] == {"workersToDelete": []}
+    with_leaver = ray(worker={"scaleStrategy": {"workersToDelete": ["w-c"]}})
+    assert groups_of(KIND.change(with_leaver, 6))[0]["scaleStrategy"] == {"workersToDelete": []}
 
 
 def test_hosts_of_one_replica_come_and_go_together():

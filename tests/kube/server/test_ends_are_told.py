@@ -48,18 +48,18 @@ def test_a_fault_of_ours_ends_none_of_the_programs_in_silence():
     assert all("Broken: of ours" in each["trace"] for each in lines)
 
 
-@pytest.mark.parametrize(("error", "code", "told", "event"), [
+@pytest.mark.parametrize(("error", "code", "output", "event"), [
     pytest.param(None, 0, "", [], id="one that was told to end says nothing"),
     pytest.param(OSError("in use"), 1, "it: in use\n", [], id="what it cannot start with is one line"),
     pytest.param(BadKubeconfig("none"), 1, "it: ", [], id="such as a kubeconfig"),
     pytest.param(KeyError("x"), 1, "", ["ended_by_a_fault"], id="a fault of ours is in the log"),
     pytest.param(ExceptionGroup("g", [KeyError("x")]), 1, "", ["ended_by_a_fault"], id="and several at once"),
 ])  # fmt: skip
-def test_how_a_program_ends(error, code, told, event, capsys, caplog):
+def test_how_a_program_ends(error, code, output, event, capsys, caplog):
     async def serve():
         if error is not None:
             raise error
 
     assert run_program("it", serve) == code
-    assert capsys.readouterr().err.startswith(told)
+    assert capsys.readouterr().err.startswith(output)
     assert [record.msg for record in caplog.records] == event
