@@ -10,7 +10,7 @@ MS-36
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple, Self
@@ -124,10 +124,15 @@ def _pods_of_role(context: ReconcileContext, role: Role) -> _RolePods:
     role_pods = sorted((pod for pod in context.owned.pods if pod.role == role.label), key=lambda pod: pod.index)
     of_other_mode = [pod for pod in role_pods if context.kind.is_of_other_mode(context.job, pod)]
     replaced = [pod for pod in role_pods if context.kind.children.unique_pod_names and pod.deleting]
-    surplus = children.surplus_pods(role, (pod for pod in role_pods if pod not in of_other_mode))
-    other_pods = (*of_other_mode, *replaced, *surplus)
-    failed = [pod for pod in role_pods if pod.phase is PodPhase.FAILED and pod not in other_pods]
+    surplus = children.surplus_pods(role, _without(role_pods, of_other_mode))
+    other_pods = _without(role_pods, (*of_other_mode, *replaced, *surplus))
+    failed = [pod for pod in other_pods if pod.phase is PodPhase.FAILED]
     return _RolePods(role_pods, of_other_mode, replaced, surplus, failed)
+
+
+def _without(pods: Iterable[PodState], excluded: Collection[PodState]) -> list[PodState]:
+    """Return the pods that are not among `excluded`, in their order."""
+    return [pod for pod in pods if pod not in excluded]
 
 
 def _creations(

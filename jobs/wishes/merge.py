@@ -322,6 +322,16 @@ def _group_rules(policies: object, ignored: list[str]) -> tuple[GroupRule, ...]:
     return tuple(rule for rule in rules if rule is not None)
 
 
+def _labels(value: Any) -> list[tuple[str, str]]:
+    """Return the labels in a map as sorted pairs of texts; [] for another value."""
+    return sorted((str(key), str(label)) for key, label in (value if isinstance(value, dict) else {}).items())
+
+
+def _keys(value: Any) -> list[str]:
+    """Return the entries of a list as texts; [] for another value."""
+    return [str(key) for key in (value if isinstance(value, list) else [])]
+
+
 def _group_rule(policy: Mapping[str, Any], ignored: list[str]) -> GroupRule | None:
     """Return the group rule of one entry of subGroupPolicy.
 
@@ -334,9 +344,7 @@ def _group_rule(policy: Mapping[str, Any], ignored: list[str]) -> GroupRule | No
     if selector.get("matchExpressions"):
         ignored.append(f"spec.subGroupPolicy {name} is not kept: it selects by matchExpressions")
         return None
-    labels, keys = selector.get("matchLabels"), policy.get("matchLabelKeys")
-    pod_labels = sorted((str(key), str(value)) for key, value in (labels if isinstance(labels, dict) else {}).items())
-    group_keys = [str(key) for key in (keys if isinstance(keys, list) else [])]
+    pod_labels, group_keys = _labels(selector.get("matchLabels")), _keys(policy.get("matchLabelKeys"))
     for field, count in (("matchLabels", len(pod_labels)), ("matchLabelKeys", len(group_keys))):
         if count > _MAX_LABELS:  # with fewer labels the rule would select other pods
             ignored.append(

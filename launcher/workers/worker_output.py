@@ -174,15 +174,17 @@ class _Tail:
         shown, selected = prefix_and_select(self._stream, [f"{line}\n" for line in lines])
         if self._to is not None:
             self._write(self._to, shown)
-        if not selected:
-            return
+        if selected and (filtered := self._open_filtered()) is not None:
+            self._write(filtered, selected)
+
+    def _open_filtered(self) -> TextIO | None:
+        """Return the filter's file, opened at the first call. None if it cannot be opened; then `fault` says why."""
         try:
             if self._filtered is None:
                 self._filtered = open(self._stream.filtered, "a", errors="replace")  # noqa: SIM115
         except OSError as error:
             self.fault = self.fault or f"{self._stream.filtered}: {error.strerror or error}"
-        else:
-            self._write(self._filtered, selected)
+        return self._filtered
 
     def _write(self, to: TextIO, text: str) -> None:
         """Write lines and flush. Lines that cannot be written are lost, and `fault` says why.

@@ -117,10 +117,7 @@ def overruled_runs(gang: Gang) -> Iterator[str]:
     A run on one host is no such run: its size counts as a multiple.
     """
     kept_runs = gang.layers
-    runs_of = [
-        (wish.source, [(tier, layer.size) for layer in wish.layers if (tier := gang.known_tier(layer.level))])
-        for wish in gang.terms.wishes
-    ]
+    runs_of = [(wish.source, _runs_above_hosts(gang, wish)) for wish in gang.terms.wishes]
     for source, runs in runs_of:
         lost_sizes = [size for tier, size in runs if (tier, size) not in kept_runs]
         others = ((other, run) for other, other_runs in runs_of for run in other_runs if run not in runs)
@@ -130,6 +127,11 @@ def overruled_runs(gang: Gang) -> Iterator[str]:
                 f"the runs of {lost_sizes[0]} ranks of {source} are not kept, "
                 f"because {other} states runs of {kept_size}"
             )
+
+
+def _runs_above_hosts(gang: Gang, wish: Wish) -> list[tuple[int, int]]:
+    """Return (tier, ranks) for each run of ranks in a wish that is no run on one host. An unknown level is a leaf."""
+    return [(tier, layer.size) for layer in wish.layers if (tier := gang.known_tier(layer.level))]
 
 
 def _first(gang: Gang, term: Callable[[Wish], object]) -> Wish:
