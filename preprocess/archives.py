@@ -12,7 +12,7 @@ import tarfile
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
-from typing import IO, NamedTuple
+from typing import IO, NamedTuple, Self
 
 import msgspec
 
@@ -26,6 +26,7 @@ DAT_LENGTH_DIGITS = 16  # decimal digits of a length in a .dat.zst file
 READ_BYTES = 1 << 20  # decompressed bytes that are read at once
 GZIP_FEED_BYTES = 1 << 16  # gzip bytes that are read at once
 BZ2_DAMAGED = "Invalid data stream"  # the message of bz2's OSError for damaged data
+TAR_ENDS_EARLY = "unexpected end of data"  # in the message of tarfile's ReadError for a tar that ends within a file
 MAX_READ_BYTES = 1 << 30  # bytes of a text that are read at once: Python allocates as much for one read
 
 
@@ -82,6 +83,25 @@ class _BoundedStream(io.RawIOBase):
         return size
 
 
+class _TarMember(tarfile.TarInfo):
+    """An entry of a tar whose damaged or missing header is an error, where tarfile would end without a word."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
+        """Return the entry of a header. Raises ArchiveFault if it is damaged, and EOFError if the tar ends within it.
+
+        Raises tarfile.HeaderError for zeros, which end a tar.
+        """
+        if len(buf) < tarfile.BLOCKSIZE:
+            raise EOFError("the tar ends within a header, or before the zeros that end it")
+        try:
+            return super().frombuf(buf, encoding, errors)
+        except tarfile.HeaderError as error:
+            if buf.count(0) == len(buf):
+                raise
+            raise ArchiveFault(FaultReason.BAD_ARCHIVE, f"a header of the tar is damaged: {error}") from error
+
+
 def blocks(file: IO[bytes], input_format: InputFormat, size_bytes: int, limits: ArchiveLimits) -> Iterator[Block]:
     """Yield the documents of an archive in their order, in blocks: one text, or whole lines of JSON.
 
@@ -91,8 +111,12 @@ def blocks(file: IO[bytes], input_format: InputFormat, size_bytes: int, limits: 
     """
     try:
         yield from _READERS[input_format](file, size_bytes, limits)
-    except (EOFError, tarfile.ReadError) as error:
+    except EOFError as error:
         raise ArchiveFault(FaultReason.TRUNCATED_ARCHIVE, str(error) or "the archive ends early") from error
+    except tarfile.ReadError as error:
+        is_truncated = TAR_ENDS_EARLY in str(error)
+        reason = FaultReason.TRUNCATED_ARCHIVE if is_truncated else FaultReason.BAD_ARCHIVE
+        raise ArchiveFault(reason, str(error)) from error
     except (zlib.error, lzma.LZMAError, tarfile.TarError, zipfile.BadZipFile) as error:
         raise ArchiveFault(FaultReason.BAD_ARCHIVE, str(error)) from error
 
@@ -126,10 +150,23 @@ def _tar_of_zstd_lines(file: IO[bytes], size_bytes: int, limits: ArchiveLimits) 
 
     The decompressed size is bounded for each file by its own size, not by that of the tar.
     """
-    with tarfile.open(fileobj=file, mode="r|") as archive:
+    for size, content in _tar_files(file):
+        yield from _lines(_unzstd(content, size, limits), limits)
+
+
+def _tar_files(file: IO[bytes]) -> Iterator[tuple[int, IO[bytes]]]:
+    """Yield each regular file of a tar, with its size in bytes. Other entries of the tar are skipped.
+
+    Each file must be read before the next one is taken. Raises ArchiveFault for a damaged header, and for bytes other
+    than zeros after the end of the tar, such as a second tar; EOFError and tarfile.ReadError for a tar that ends early.
+    """
+    with tarfile.open(fileobj=file, mode="r|", tarinfo=_TarMember) as archive:
         for member in archive:
             if member.isreg() and (content := archive.extractfile(member)) is not None:
-                yield from _lines(_unzstd(content, member.size, limits), limits)
+                yield member.size, content
+        while rest := archive.fileobj.read(READ_BYTES):
+            if rest.count(0) < len(rest):
+                raise ArchiveFault(FaultReason.BAD_ARCHIVE, "more data follows the end of the tar")
 
 
 def _text(file: IO[bytes], _size_bytes: int, limits: ArchiveLimits) -> Iterator[Block]:
@@ -178,12 +215,11 @@ def _read_zip_member(content: IO[bytes], limit: int) -> bytes:
 def _tar_gzip_texts(file: IO[bytes], size_bytes: int, limits: ArchiveLimits) -> Iterator[Block]:
     """Yield each regular file in a gzipped tar as one text. Other entries of the tar are skipped.
 
-    Raises ArchiveFault for a text above the limit, or too many decompressed bytes.
+    Raises ArchiveFault for a text above the limit, too many decompressed bytes, or a damaged header. For other damage
+    raises the errors that blocks() converts.
     """
-    with tarfile.open(fileobj=_gunzip(file, size_bytes, limits), mode="r|") as archive:
-        for member in archive:
-            if member.isreg() and (content := archive.extractfile(member)) is not None:
-                yield Block(_read_at_most(content, limits.max_document_bytes), is_text=True)
+    for _, content in _tar_files(_gunzip(file, size_bytes, limits)):
+        yield Block(_read_at_most(content, limits.max_document_bytes), is_text=True)
 
 
 def _zstd_texts(file: IO[bytes], size_bytes: int, limits: ArchiveLimits) -> Iterator[Block]:

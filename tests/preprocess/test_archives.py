@@ -95,6 +95,58 @@ def test_a_cut_archive_is_reported_after_its_documents(form, part):
         assert all(block.endswith(b"\n") for block in documents)
 
 
+TAR_OF_ZSTANDARD = corpus.tar([(name, corpus.zst(corpus.lines([text.decode()]))) for name, text in MEMBERS[:5]])
+TAR_OF_TEXTS = corpus.tar([(f"{number}.txt", b"a text") for number in range(5)])
+THIRD_HEADER = 2 * 1024  # its offset in a tar of files of less than 512 bytes
+
+
+def with_other_byte(content: bytes, offset: int) -> bytes:
+    return content[:offset] + bytes([content[offset] ^ 0xFF]) + content[offset + 1 :]
+
+
+@pytest.mark.parametrize(
+    ("tar", "reason"),
+    [
+        pytest.param(
+            with_other_byte(TAR_OF_TEXTS, THIRD_HEADER + 5), FaultReason.BAD_ARCHIVE, id="a header has a wrong byte"
+        ),
+        pytest.param(TAR_OF_TEXTS[: THIRD_HEADER + 100], FaultReason.TRUNCATED_ARCHIVE, id="it ends within a header"),
+        pytest.param(TAR_OF_TEXTS[:THIRD_HEADER], FaultReason.TRUNCATED_ARCHIVE, id="it ends before a header"),
+        pytest.param(
+            TAR_OF_TEXTS[:THIRD_HEADER] + bytes(512) + TAR_OF_TEXTS[THIRD_HEADER + 512 :],
+            FaultReason.BAD_ARCHIVE,
+            id="a header is overwritten by zeros",
+        ),
+        pytest.param(
+            TAR_OF_TEXTS[:THIRD_HEADER] + bytes(1024) + TAR_OF_TEXTS,
+            FaultReason.BAD_ARCHIVE,
+            id="a second tar follows",
+        ),
+    ],
+)
+def test_a_damaged_tar_gives_its_first_files_and_a_fault(tar, reason):
+    assert read(InputFormat.TAR_GZIP_TEXT, corpus.gz(tar)) == ([b"a text"] * 2, reason)
+
+
+def test_a_damaged_header_in_a_tar_of_zstandard_files_is_reported():
+    whole, _ = read(InputFormat.TAR_ZSTD_JSON_LINES, TAR_OF_ZSTANDARD)
+    damaged = with_other_byte(TAR_OF_ZSTANDARD, THIRD_HEADER + 5)
+    documents, fault = read(InputFormat.TAR_ZSTD_JSON_LINES, damaged)
+    assert (documents, fault) == (whole[: len(documents)], FaultReason.BAD_ARCHIVE)
+    assert documents
+
+
+@pytest.mark.parametrize(
+    ("form", "content"),
+    [
+        pytest.param(InputFormat.TAR_GZIP_TEXT, corpus.gz(TAR_OF_TEXTS), id="a tar"),
+        pytest.param(InputFormat.GZIP_JSON_LINES, corpus.gz(LINES), id="lines"),
+    ],
+)
+def test_a_wrong_checksum_of_gzip_is_damage_not_an_early_end(form, content):
+    assert read(form, with_other_byte(content, -6 + len(content)))[1] is FaultReason.BAD_ARCHIVE
+
+
 UNPACKED = (InputFormat.TEXT, InputFormat.JSON_LINES)
 
 
