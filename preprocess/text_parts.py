@@ -31,9 +31,11 @@ def text_range(read: ReadRange, start: int, end: int, reader: LineReader) -> tup
     first, last = longest
     if last - first < (end - start) // 2 or end - start - (last - first) > WINDOW_BYTES:
         return None
-    skeleton = read(start, first) + read(last, end)
-    documents = reader.read(skeleton)
-    return (first, last) if [*documents.texts[0]] == [""] else None
+    before, after = read(start, first), read(last, end)
+    # The string is the text of the line if the text is always the content of that string: one content could also be
+    # the value of the key by chance.
+    is_text = all([*reader.read(before + content + after).texts[0]] == [content.decode()] for content in (b"", b"x"))
+    return (first, last) if is_text else None
 
 
 def cut_offsets(read: ReadRange, start: int, end: int, part_bytes: int) -> list[int]:

@@ -169,3 +169,19 @@ def test_the_long_text_of_a_line_is_what_stands_between_its_quotes(text, ascii_o
     reader = LineReader(("text",), 1 << 20)
     found = text_range(lambda first, last: line[first:last], 0, len(line), reader)
     assert found == (len(head), len(head) + len(inner))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        pytest.param('{"text": "", "meta": "%s"}', id="the long string is the value of another key"),
+        pytest.param('{"text": "x", "meta": "%s"}', id="the text is one letter"),
+        pytest.param('{"text": [], "meta": "%s"}', id="the text is an empty list"),
+        pytest.param('{"text": "%s", "text": ""}', id="the key occurs twice"),
+        pytest.param('{"text": ["%s", "more"]}', id="the string is a part of the text"),
+    ],
+)
+def test_a_long_string_that_is_not_the_text_is_not_cut(line):
+    raw = (line % ("word " * 500)).encode()
+    reader = LineReader(("text",), 1 << 20)
+    assert text_range(lambda first, last: raw[first:last], 0, len(raw), reader) is None
