@@ -12,6 +12,7 @@ import tarfile
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import IO, NamedTuple, Self
 
 import msgspec
@@ -177,18 +178,21 @@ def _text(file: IO[bytes], _size_bytes: int, limits: ArchiveLimits) -> Iterator[
 def _zip_texts(file: IO[bytes], size_bytes: int, limits: ArchiveLimits) -> Iterator[Block]:
     """Yield each file of a zip as one text.
 
-    Raises ArchiveFault for an encrypted file, damaged bzip2 data, a text above the limit, or too many decompressed
-    bytes.
+    Raises ArchiveFault for an encrypted file, an unknown compression or version, a damaged name or offset, damaged bzip2
+    data, a text above the limit, or too many decompressed bytes. For other damage raises the errors that blocks()
+    converts.
     """
     total, limit = 0, _max_decompressed_bytes(size_bytes, limits)
-    with zipfile.ZipFile(file) as archive:
+    with _zip_damage():
+        archive = zipfile.ZipFile(file)
+    with archive:
         for member in archive.infolist():
             if member.is_dir():
                 continue
-            try:
+            if member.header_offset < 0:
+                raise ArchiveFault(FaultReason.BAD_ARCHIVE, f"{member.filename[:100]}: its offset is negative")
+            with _zip_damage():
                 content = archive.open(member)
-            except (RuntimeError, NotImplementedError) as error:  # encrypted, or an unknown compression
-                raise ArchiveFault(FaultReason.BAD_ARCHIVE, str(error)) from error
             with content:
                 raw = _read_zip_member(content, min(limits.max_document_bytes, limit - total) + 1)
             total += len(raw)
@@ -199,13 +203,27 @@ def _zip_texts(file: IO[bytes], size_bytes: int, limits: ArchiveLimits) -> Itera
             yield Block(raw, is_text=True)
 
 
+@contextmanager
+def _zip_damage() -> Iterator[None]:
+    """Convert the errors of zipfile for damage that is no BadZipFile to ArchiveFault.
+
+    RuntimeError: an encrypted file, an unknown compression (NotImplementedError) or version. ValueError: a name that is
+    no UTF-8 (UnicodeDecodeError), or a wrong offset.
+    """
+    try:
+        yield
+    except (RuntimeError, ValueError) as error:
+        raise ArchiveFault(FaultReason.BAD_ARCHIVE, str(error)) from error
+
+
 def _read_zip_member(content: IO[bytes], limit: int) -> bytes:
-    """Return at most `limit` bytes of a file in a zip. Raises ArchiveFault for damaged bzip2 data.
+    """Return at most `limit` bytes of a file in a zip. Raises ArchiveFault for damaged bzip2 data or a wrong offset.
 
     bz2 reports damaged data by an OSError, as a storage reports its failures.
     """
     try:
-        return content.read(limit)
+        with _zip_damage():
+            return content.read(limit)
     except OSError as error:
         if str(error) != BZ2_DAMAGED:
             raise

@@ -177,6 +177,38 @@ def test_a_zip_with_damaged_bzip2_data_is_reported():
     assert read(InputFormat.ZIP_TEXT, bytes(content)) == ([], FaultReason.BAD_ARCHIVE)
 
 
+def zip_of(name: str) -> bytes:
+    return corpus.zipped([(name, b"a text")])
+
+
+CENTRAL, END = b"PK\1\2", b"PK\5\6"  # the records at the end of a zip
+
+
+def patched(content: bytes, record: bytes, offset: int, value: bytes) -> bytes:
+    """The zip with other bytes at an offset in its first record of that kind."""
+    start = content.index(record) + offset
+    return content[:start] + value + content[start + len(value) :]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        pytest.param(zip_of("ä.txt").replace("ä".encode(), b"\xa1\xa1"), id="a name is no UTF-8"),
+        pytest.param(patched(zip_of("a.txt"), CENTRAL, 6, b"\xd2\0"), id="a version of 21.0"),
+        pytest.param(patched(zip_of("a.txt"), END, 16, b"\0\1\0\0"), id="an offset before the start of the file"),
+        pytest.param(patched(zip_of("a.txt"), CENTRAL, 10, b"\x63\0"), id="an unknown compression"),
+        pytest.param(patched(zip_of("a.txt"), CENTRAL, 8, b"\1\0"), id="an encrypted file"),
+    ],
+)
+@pytest.mark.parametrize("is_local", [pytest.param(True, id="on disk"), pytest.param(False, id="in memory")])
+def test_a_damaged_directory_of_a_zip_is_reported(content, is_local, tmp_path):
+    (tmp_path / "a.zip").write_bytes(content)
+    file = open_input(str(tmp_path / "a.zip")) if is_local else BytesIO(content)
+    with file, pytest.raises(ArchiveFault) as fault:
+        list(blocks(file, InputFormat.ZIP_TEXT, len(content), LIMITS))
+    assert fault.value.reason is FaultReason.BAD_ARCHIVE
+
+
 class UnreadableFile(BytesIO):
     """A file of which the first `unreadable_bytes` bytes cannot be read."""
 
