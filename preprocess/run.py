@@ -446,7 +446,8 @@ def _write_left_out(run: PreprocessRun, shards: Sequence[tuple[TextChunk, ShardR
             for source, line, fault in located_faults(settings.sources, shards):
                 entry = {"file": source.path, "line": line, "reason": fault.reason.value, "detail": fault.detail}
                 storage.write_all(file, msgspec.json.encode(entry) + b"\n")
-    if not any(record.has_rejected_lines for _, record in shards):
+    keeps_rejected = run.options.on_error is OnError.QUARANTINE  # otherwise only shards of an earlier start have them
+    if not keeps_rejected or not any(record.has_rejected_lines for _, record in shards):
         storage.remove(rejected_path)
     else:
         with storage.atomic_file(rejected_path, durable=True, staging=settings.folder) as file:

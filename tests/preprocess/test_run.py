@@ -231,6 +231,15 @@ class TestFaults:
             corpus.run(of)
         assert corpus.run(replace(of, on_error=OnError.SKIP)).fault_counts == FAULTS
 
+    def test_a_run_that_goes_on_with_skip_has_no_raw_lines(self, chunk_bytes, tmp_path):
+        of = _faulty(tmp_path, chunk_bytes=chunk_bytes, on_error=OnError.QUARANTINE)
+        with prepare_run(of) as run:
+            for chunk in run.pending:
+                make_shard(run.settings, chunk)
+        assert corpus.run(replace(of, on_error=OnError.SKIP)).fault_counts == FAULTS
+        assert [*tmp_path.glob("out.faults.jsonl")]
+        assert not [*tmp_path.glob("out.quarantine.jsonl")]
+
 
 def test_rejected_lines_are_not_collected_in_memory(tmp_path):
     line = json.dumps({"other": "x" * 1000}).encode() + b"\n"
