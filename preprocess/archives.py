@@ -1,6 +1,7 @@
 """The documents of archives, read as a stream, with bounds on memory and on the decompressed size.
 
-A reader yields blocks: either whole lines of JSON, or one text. If an archive is damaged, the blocks before the damage
+A reader yields blocks: either whole lines of JSON, or one text. A UTF-8 byte order mark (BOM) at the start of the
+decompressed archive, or of a file in it, is left out. If an archive is damaged, the blocks before the damage
 are yielded, then ArchiveFault is raised. Source of the formats: lm_dataformat 0.0.20, `Reader`
 """
 
@@ -17,6 +18,7 @@ from typing import IO, NamedTuple, Self
 
 import msgspec
 
+from turnout.preprocess.documents import BYTE_ORDER_MARK, without_byte_order_mark
 from turnout.preprocess.model import UNREADABLE, FaultReason, InputFormat
 
 # Zstandard bytes that are decompressed at once. 4 bytes may become 128 kB, so these become 128 MiB at most.
@@ -200,7 +202,7 @@ def _zip_texts(file: IO[bytes], size_bytes: int, limits: ArchiveLimits) -> Itera
                 raise ArchiveFault(FaultReason.DOCUMENT_TOO_LONG, f"{member.filename[:100]}: {len(raw)} bytes or more")
             if total > limit:
                 raise ArchiveFault(FaultReason.EXPANSION_LIMIT, f"more than {limit} bytes decompressed")
-            yield Block(raw, is_text=True)
+            yield Block(without_byte_order_mark(raw), is_text=True)
 
 
 @contextmanager
@@ -281,7 +283,8 @@ def _lines(stream: io.BufferedReader, limits: ArchiveLimits) -> Iterator[Block]:
     complete line is yielded whatever its length. If reading fails, the whole lines before the failure are yielded
     first.
     """
-    rest, complete_bytes = bytearray(), 0  # bytes that are not yielded yet, and the number of them that are whole lines
+    rest = bytearray(without_byte_order_mark(stream.read(len(BYTE_ORDER_MARK))))  # bytes that are not yielded yet
+    complete_bytes = rest.rfind(b"\n") + 1  # the number of them that are whole lines
     while True:
         try:
             output = stream.read1(min(READ_BYTES, limits.block_bytes))
@@ -307,14 +310,14 @@ def _lines(stream: io.BufferedReader, limits: ArchiveLimits) -> Iterator[Block]:
 
 
 def _read_at_most(stream: IO[bytes], limit: int) -> bytes:
-    """Return the rest of a stream. Raises ArchiveFault if it has more than `limit` bytes."""
+    """Return a whole file without its byte order mark. Raises ArchiveFault if it has more than `limit` bytes."""
     parts, bytes_left = [], limit + 1
     while bytes_left and (part := stream.read(min(bytes_left, MAX_READ_BYTES))):
         parts.append(part)
         bytes_left -= len(part)
     if not bytes_left:
         raise ArchiveFault(FaultReason.DOCUMENT_TOO_LONG, f"a document of more than {limit} bytes")
-    return parts[0] if len(parts) == 1 else b"".join(parts)
+    return without_byte_order_mark(parts[0] if len(parts) == 1 else b"".join(parts))
 
 
 def _max_decompressed_bytes(size_bytes: int, limits: ArchiveLimits) -> int:

@@ -72,7 +72,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace, program: str) -> int:
     """Make a dataset on this machine or check one, and return the exit code: 0, 1, 2 or 130.
 
-    arguments: of a parser that add_arguments() has filled. program: the name of the program, for messages.
+    arguments: of a parser that add_arguments() has filled. program: the name of the program, for messages. Raises
+    BrokenPipeError if the reader of the output has closed it.
     """
     if arguments.action == "check":
         return _check(arguments.prefix, arguments.output, f"{program} check")
@@ -123,7 +124,8 @@ def _summary(run_options: Options, totals: Totals | None) -> str:
         return f"{share} is done; the last share to end merges the dataset"
     left_out = ", ".join(f"{count:,} {reason}" for reason, count in totals.fault_counts.items())
     datasets = ", ".join(f"{run_options.output_prefix}_{key}_document" for key in run_options.keys)
-    summary = f"{totals.documents:,} documents, {totals.tokens:,} tokens in {datasets}"
+    documents = "document" if totals.documents == 1 else "documents"
+    summary = f"{totals.documents:,} {documents}, {totals.tokens:,} tokens in {datasets}"
     return f"{summary}; left out: {left_out}" if left_out else summary
 
 

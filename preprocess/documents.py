@@ -17,6 +17,7 @@ import numpy as np
 
 from turnout.preprocess.model import UNREADABLE, DocumentFault, FaultReason, FaultyDocument
 
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"  # of UTF-8; some programs write it at the start of a file
 PARAGRAPH_BREAK = "\n\n"  # between the texts of a list. Source: lm_dataformat 0.0.20, `handle_jsonl`
 MAX_DETAIL_CHARACTERS = 200  # of the detail of a fault
 
@@ -139,6 +140,11 @@ def read_text(raw: bytes, piece: int, number: int) -> Documents:
     except UnicodeDecodeError as error:
         fault = DocumentFault(FaultReason.BAD_UTF8, piece, number, str(error)[:MAX_DETAIL_CHARACTERS])
         return Documents(([],), (FaultyDocument(fault, raw),), 1, ())
+
+
+def without_byte_order_mark(raw: bytes) -> bytes:
+    """Return the start of a file, or a whole file, without the UTF-8 byte order mark (BOM) that it may begin with."""
+    return raw.removeprefix(BYTE_ORDER_MARK)
 
 
 def has_lone_surrogate(text: str) -> bool:

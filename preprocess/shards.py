@@ -16,7 +16,7 @@ import numpy as np
 import xxhash
 
 from turnout.preprocess import archives, clean, storage
-from turnout.preprocess.documents import Documents, LineReader, read_text
+from turnout.preprocess.documents import Documents, LineReader, read_text, without_byte_order_mark
 from turnout.preprocess.errors import BadDocument
 from turnout.preprocess.indexed_dataset import dtype_for
 from turnout.preprocess.model import (
@@ -37,7 +37,6 @@ from turnout.preprocess.sequences import Sequences, assemble
 from turnout.preprocess.tokenizers.encoders import Encoder, get_encoder
 from turnout.preprocess.tokenizers.settings import EncoderSettings
 
-BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 LINES_BYTES = 2 << 20  # lines that are decoded, tokenized and written at once, so that they fit a core's cache
 
 
@@ -226,8 +225,8 @@ class _Shard:
         if self._chunk.part is not None:
             self._append_part(raw, piece, self._chunk.part)
             return 1 if self._chunk.part.is_last else 0
-        if not piece.start and raw.startswith(BYTE_ORDER_MARK):
-            raw = raw[len(BYTE_ORDER_MARK) :]
+        if not piece.start:
+            raw = without_byte_order_mark(raw)
         lines = 0
         for block in _blocks(raw):
             documents = self._reader.read(block, number, lines)

@@ -207,7 +207,8 @@ def make_shards(run: PreprocessRun, context: Any, show: Callable[[str], None]) -
 def with_faults(folder: str, record: ShardRecord) -> ShardRecord:
     """Return the record with its list of faults, which is read from the storage if it has any.
 
-    folder: of the shards. record: as process_chunks() yields it, without the list.
+    folder: of the shards. record: as process_chunks() yields it, without the list. Raises OSError if the storage fails,
+    and msgspec.DecodeError if the stored record is damaged.
     """
     if not record.fault_counts:
         return record

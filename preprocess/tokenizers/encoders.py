@@ -214,7 +214,7 @@ class _Tiktoken:
 
 
 def batches(texts: Sequence[str]) -> Iterator[Sequence[str]]:
-    """Yield batches of consecutive texts of at most BATCH_CHARACTERS.
+    """Yield the texts in consecutive batches; the texts of a batch have at most BATCH_CHARACTERS together.
 
     A longer text is a batch of its own, so that it can be cut.
     """

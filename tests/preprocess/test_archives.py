@@ -76,6 +76,43 @@ def test_texts_come_one_by_one(form, content, documents):
     assert read(form, content) == (documents, None)
 
 
+BOM = b"\xef\xbb\xbf"
+LINE = b'{"text": "a"}\n'
+
+
+@pytest.mark.parametrize(
+    ("form", "content", "documents"),
+    [
+        pytest.param(InputFormat.GZIP_JSON_LINES, corpus.gz(BOM + LINE), [LINE], id="gzip"),
+        pytest.param(InputFormat.ZSTD_JSON_LINES, corpus.zst(BOM + LINE), [LINE], id="Zstandard"),
+        pytest.param(InputFormat.ZSTD_JSON_LINES, corpus.zst(b"\n"), [b"\n"], id="one byte and no mark"),
+        pytest.param(InputFormat.ZSTD_JSON_LINES, corpus.zst(BOM), [], id="nothing but the mark"),
+        pytest.param(
+            InputFormat.TAR_ZSTD_JSON_LINES,
+            corpus.tar([("a", corpus.zst(BOM + LINE)), ("b", corpus.zst(BOM + LINE))]),
+            [LINE, LINE],
+            id="each file of a tar of Zstandard",
+        ),
+        pytest.param(InputFormat.ZSTD_JSON_ARRAY, corpus.zst(BOM + b'["a"]'), [b"a"], id="an array"),
+        pytest.param(InputFormat.TEXT, BOM + b"a" + BOM, [b"a" + BOM], id="a text file"),
+        pytest.param(
+            InputFormat.ZIP_TEXT,
+            corpus.zipped([("a", BOM + b"a"), ("b", BOM + b"b")]),
+            [b"a", b"b"],
+            id="files of a zip",
+        ),
+        pytest.param(
+            InputFormat.TAR_GZIP_TEXT,
+            corpus.gz(corpus.tar([("a", BOM + b"a"), ("b", b"b")])),
+            [b"a", b"b"],
+            id="a tar.gz",
+        ),
+    ],
+)
+def test_a_byte_order_mark_at_the_start_of_a_file_is_left_out(form, content, documents):
+    assert read(form, content) == (documents, None)
+
+
 WHOLE = {
     InputFormat.GZIP_JSON_LINES: corpus.gz(LINES),
     InputFormat.ZSTD_JSON_LINES: corpus.zst(LINES),
