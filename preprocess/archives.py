@@ -180,8 +180,8 @@ def _text(file: IO[bytes], _size_bytes: int, limits: ArchiveLimits) -> Iterator[
 def _zip_texts(file: IO[bytes], size_bytes: int, limits: ArchiveLimits) -> Iterator[Block]:
     """Yield each file of a zip as one text.
 
-    Raises ArchiveFault for an encrypted file, an unknown compression or version, a damaged name or offset, damaged bzip2
-    data, a text above the limit, or too many decompressed bytes. For other damage raises the errors that blocks()
+    Raises ArchiveFault for an encrypted file, an unknown compression or version, a damaged name or offset, damaged
+    bzip2 data, a text above the limit, or too many decompressed bytes. For other damage raises the errors that blocks()
     converts.
     """
     total, limit = 0, _max_decompressed_bytes(size_bytes, limits)
