@@ -80,6 +80,14 @@ class Access(Protocol):
         """
 
 
+def _token_bytes(token: str) -> bytes:
+    """Return a token in UTF-8. Raises NotLoggedIn if its header was no UTF-8: then it has halves of surrogate pairs."""
+    try:
+        return token.encode()
+    except UnicodeEncodeError as error:
+        raise NotLoggedIn("the token is no UTF-8") from error
+
+
 class LocalAccess:
     """The access of the person who has started the page on their own machine: a secret in the printed address."""
 
@@ -88,7 +96,7 @@ class LocalAccess:
 
     async def identity_of(self, token: str) -> Identity:
         """Return the user of this machine. Raises NotLoggedIn if `token` is not the secret of the printed address."""
-        if not hmac.compare_digest(token.encode(), self._secret.encode()):
+        if not hmac.compare_digest(_token_bytes(token), self._secret.encode()):
             raise NotLoggedIn("this is not the token of the printed address")
         return Identity("")
 
@@ -179,12 +187,12 @@ class ClusterAccess:
     async def identity_of(self, token: str) -> Identity:
         """Return the user to whom a token belongs; the answer may be RIGHTS_AGE_S seconds old.
 
-        Raises NotLoggedIn if the token is empty, longer than MAX_TOKEN or not accepted, and Unavailable if the API
-        server does not answer.
+        Raises NotLoggedIn if the token is empty, longer than MAX_TOKEN, no UTF-8 or not accepted, and Unavailable if
+        the API server does not answer.
         """
         if not 0 < len(token) <= MAX_TOKEN:
             raise NotLoggedIn("the token is empty or too long")
-        digest = hashlib.sha256(token.encode()).digest()
+        digest = hashlib.sha256(_token_bytes(token)).digest()
         found = await self._identities.get(digest, lambda: self._review_token(token))
         if found is None:
             raise NotLoggedIn("the API server does not accept this token, or it has expired")

@@ -71,7 +71,10 @@ def test_rights_are_those_of_the_token():
     ]
 
 
-@pytest.mark.parametrize("token", ["", "wrong", "x" * 20_000], ids=["none", "unknown", "too long"])
+NO_UTF8 = b"\xff\xfe".decode(errors="surrogateescape")  # as aiohttp decodes a header that is no UTF-8
+
+
+@pytest.mark.parametrize("token", ["", "wrong", "x" * 20_000, NO_UTF8], ids=["none", "unknown", "too long", "no UTF-8"])
 def test_a_token_that_nobody_knows_is_refused(token):
     with pytest.raises(NotLoggedIn):
         asyncio.run(ClusterAccess(Reviews({"t1": "ann"}), ManualClock()).identity_of(token))
@@ -252,8 +255,9 @@ def test_no_answer_of_the_api_server_is_no_refusal():
 def test_the_person_at_the_machine_has_the_secret_of_the_address():
     async def story():
         access = LocalAccess("secret")
-        with pytest.raises(NotLoggedIn):
-            await access.identity_of("guess")
+        for guess in ("guess", NO_UTF8):
+            with pytest.raises(NotLoggedIn):
+                await access.identity_of(guess)
         return await access.rights_of(await access.identity_of("secret"), ())
 
     assert asyncio.run(story()).all_namespaces
