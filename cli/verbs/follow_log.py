@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from turnout.kube.client.clock import Clock
 
 LOOK_S = 1.0
+HEAD_BYTES = 4096  # of the start of a log, by which a log that the kubelet has rotated is recognized
 
 
 class LogCalls(Protocol):
@@ -52,7 +53,7 @@ class LogFollower:
         self._calls, self._clock, self._kind, self._job, self._pods, self._rank = calls, clock, kind, job, pods, rank
         self._show, self._tell = show, tell
         self._run: tuple[str, int] | None = None
-        self._shown_bytes, self._done = 0, False
+        self._shown_bytes, self._head, self._done = 0, b"", False
         self._container, self._first = container, dict(first or {})
 
     async def run(self) -> None:
@@ -110,7 +111,7 @@ class LogFollower:
         """Show the output of a run from the byte where the last call stopped, until the stream ends.
 
         ended: the job has ended, so the log is read without following. If the pod is gone or its container waits,
-        nothing is shown. Raises Unreachable or ServerFault if the connection breaks or the API server fails.
+        nothing is shown. A log whose first bytes have changed was rotated; it is shown from its beginning. Raises Unreachable or ServerFault if the connection breaks or the API server fails.
         """
         from turnout.kube.errors import NotFound, Rejected
 
@@ -118,21 +119,31 @@ class LogFollower:
             if self._run is not None:
                 self._tell(f"worker {self._rank} was restarted: pod {run.pod}, run {run.number + 1} of {run.container}")
             self._shown_bytes = -1 if self._run is None and self._first else 0
-            self._run, self._done = run.key, False
+            self._run, self._head, self._done = run.key, b"", False
         if self._done:
             return
         params = {"container": run.container, "follow": "false" if ended else "true"}
         try:
             if self._shown_bytes < 0:
                 self._shown_bytes = await self._bytes_before_first(run)
-            skip = self._shown_bytes
+            position = 0  # the offset of a piece in the log
             async for piece in self._calls.stream(f"{self._pods}/{run.pod}/log", params):
-                self._show(piece[skip:])
-                self._shown_bytes += len(piece[skip:])
-                skip = max(0, skip - len(piece))
+                self._show_unseen(piece, position)
+                position += len(piece)
         except (NotFound, Rejected):
             return  # the pod has gone meanwhile, or its container waits to be started again
         self._done = run.over or ended
+
+    def _show_unseen(self, piece: bytes, position: int) -> None:
+        """Show the part of a piece of the log that was not shown. position: the offset of the piece in the log."""
+        known = self._head[position : position + len(piece)]
+        if not piece.startswith(known):
+            self._tell(f"the log of worker {self._rank} was rotated: output between the two files may be missing")
+            piece, position, self._head, self._shown_bytes = self._head[:position] + piece, 0, b"", 0
+        if position <= len(self._head) < min(HEAD_BYTES, position + len(piece)):
+            self._head = (self._head[:position] + piece)[:HEAD_BYTES]
+        self._show(piece[max(0, self._shown_bytes - position) :])
+        self._shown_bytes = max(self._shown_bytes, position + len(piece))
 
     async def _bytes_before_first(self, run: Run) -> int:
         """Return how many bytes of a run's log precede the part that `first` selects.

@@ -108,6 +108,16 @@ BROKEN = Unreachable("GET", JOB, 0, "the answer broke off")
         ),
         pytest.param(
             [
+                ({}, [pod(RUNNING)], [b"012", b"3456789\n", BROKEN]),
+                ({}, [pod(RUNNING)], [b"01", b"NEW\n", BROKEN]),
+                (SUCCEEDED, [pod(OVER)], [b"01NEW\nend\n"]),
+            ],
+            "0123456789\n01NEW\nend\n",
+            3,
+            id="across a rotation of the log while the connection is broken",
+        ),
+        pytest.param(
+            [
                 ({}, [pod(RUNNING)], [b"a"]),
                 ({}, [pod(WAITING, restarts=1)], [b"?"]),
                 (SUCCEEDED, [pod(OVER, restarts=2)], [b"b"]),
