@@ -111,7 +111,8 @@ class LogFollower:
         """Show the output of a run from the byte where the last call stopped, until the stream ends.
 
         ended: the job has ended, so the log is read without following. If the pod is gone or its container waits,
-        nothing is shown. A log whose first bytes have changed was rotated; it is shown from its beginning. Raises Unreachable or ServerFault if the connection breaks or the API server fails.
+        nothing is shown. A log whose first bytes have changed was rotated; it is shown from its beginning.
+        Raises Unreachable or ServerFault if the connection breaks or the API server fails.
         """
         from turnout.kube.errors import NotFound, Rejected
 
