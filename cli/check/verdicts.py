@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from turnout.kube.labels import GATES, GPU_RESOURCES
@@ -82,7 +83,7 @@ def _kubernetes(facts: ClusterFacts) -> Iterator[CheckLine]:
 def _installed(facts: ClusterFacts) -> Iterator[CheckLine]:
     """Yield a line for each Deployment of Turnout: whether it is ready, and of this version. WRONG if there is none.
 
-    Nothing if the Deployments could not be read.
+    A Deployment with 0 replicas is DOUBTFUL: its program does not run. Nothing if the Deployments could not be read.
     """
     if facts.deployments is None:
         return
@@ -94,7 +95,11 @@ def _installed(facts: ClusterFacts) -> Iterator[CheckLine]:
         ready = int(each.get("status", {}).get("readyReplicas", 0))
         text = f"{_component(each)} in {meta['namespace']}: {ready} of {replicas} ready"
         version = meta.get("labels", {}).get(VERSION, "")
-        if ready < replicas:
+        if not replicas:
+            remedy = f"kubectl -n {meta['namespace']} scale deployment {meta['name']} --replicas=2"
+            text = f"{_component(each)} in {meta['namespace']} is scaled to 0"
+            yield CheckLine(Level.DOUBTFUL, "installed", text, remedy)
+        elif ready < replicas:
             level = Level.WRONG if not ready else Level.DOUBTFUL
             yield CheckLine(
                 level, "installed", text, f"kubectl -n {meta['namespace']} describe deployment {meta['name']}"
@@ -145,7 +150,7 @@ def _map(facts: ClusterFacts) -> Iterator[CheckLine]:
         reading = read_map(data)
         if reading.faults:
             first = reading.faults[0]
-            text = f"the map has {len(reading.faults)} faults, the first in line {first.line}: {first.text}"
+            text = f"the map has {_count(len(reading.faults), 'fault')}, the first in line {first.line}: {first.text}"
             yield CheckLine(Level.WRONG, "map", text, edit)
         elif not reading.entries:
             yield CheckLine(
@@ -163,17 +168,23 @@ def _compare_with_map(hosts: set[str], nodes: Sequence[Object], edit: str) -> It
     """
     gpu_nodes = [node for node in nodes if _has_gpus(node)]
     if lost := [node["metadata"]["name"] for node in gpu_nodes if not _names_of(node) & hosts]:
-        text = f"{len(lost)} of {len(gpu_nodes)} GPU nodes are not on the map: {_some(lost)}"
+        are = "is" if len(lost) == 1 else "are"
+        text = f"{len(lost)} of {_count(len(gpu_nodes), 'GPU node')} {are} not on the map: {_some(lost)}"
         yield CheckLine(Level.WRONG if len(lost) == len(gpu_nodes) else Level.DOUBTFUL, "map", text, edit)
     if strange := sorted(hosts.difference(*map(_names_of, nodes))):
-        text = f"{len(strange)} hosts of the map are no nodes of this cluster: {_some(strange)}"
+        are_none = "is no node" if len(strange) == 1 else "are no nodes"
+        text = f"{_count(len(strange), 'host')} of the map {are_none} of this cluster: {_some(strange)}"
         yield CheckLine(Level.DOUBTFUL, "map", text, edit)
     if not gpu_nodes:
         yield CheckLine(
-            Level.DOUBTFUL, "nodes", f"none of {len(nodes)} nodes offers GPUs", "install the vendor's device plugin"
+            Level.DOUBTFUL,
+            "nodes",
+            f"none of {len(nodes)} nodes offers GPUs" if len(nodes) > 1 else "no node offers GPUs",
+            "install the vendor's device plugin",
         )
     elif not lost and not strange:
-        yield CheckLine(Level.FINE, "map", f"all {len(gpu_nodes)} GPU nodes are on the map")
+        text = "the only GPU node is" if len(gpu_nodes) == 1 else f"all {len(gpu_nodes)} GPU nodes are"
+        yield CheckLine(Level.FINE, "map", f"{text} on the map")
 
 
 def _requests_answered(facts: ClusterFacts) -> Iterator[CheckLine]:
@@ -248,17 +259,15 @@ def _certificate(facts: ClusterFacts) -> Iterator[CheckLine]:
 
 
 def _controllers(facts: ClusterFacts) -> Iterator[CheckLine]:
-    """Yield a line for each kind of job that two controllers manage."""
-    for each in facts.deployments or ():
-        if _component(each) != "controller":
-            continue
-        kinds = _kinds(each)
-        for namespace, name in facts.other_deployments:
-            if (kind := OTHERS.get(name)) in kinds:
-                text = f"{kind}s have two controllers: ours, and {name} in {namespace}"
-                yield CheckLine(
-                    Level.WRONG, "controllers", text, f"take {kind} out of controller.kinds, or remove the other"
-                )
+    """Yield a line for each Deployment of another project that manages a kind of job that ours manage, too."""
+    controllers = [each for each in facts.deployments or () if _component(each) == "controller"]
+    kinds = {kind for each in controllers for kind in _kinds(each)}
+    for namespace, name in facts.other_deployments:
+        if (kind := OTHERS.get(name)) in kinds:
+            text = f"{kind}s have two controllers: ours, and {name} in {namespace}"
+            yield CheckLine(
+                Level.WRONG, "controllers", text, f"take {kind} out of controller.kinds, or remove the other"
+            )
 
 
 def _check_clocks(facts: ClusterFacts) -> Iterator[CheckLine]:
@@ -273,7 +282,7 @@ def _check_clocks(facts: ClusterFacts) -> Iterator[CheckLine]:
 def _node_clocks(facts: ClusterFacts) -> Iterator[CheckLine]:
     """Yield a line for nodes whose heartbeats are ahead of the API server's clock, and one for nodes with late ones.
 
-    If there is neither, yield one that all clocks agree; without heartbeats, yield nothing.
+    If there is neither, yield one that all clocks agree; without a heartbeat that has a time, yield nothing.
     """
     now_s = facts.now_s + (facts.server_clock_ahead_s or 0.0)
     renewals = [
@@ -289,8 +298,9 @@ def _node_clocks(facts: ClusterFacts) -> Iterator[CheckLine]:
     if silent:
         text = f"heartbeats of nodes are late, or their clocks behind: {_some(silent)}"
         yield CheckLine(Level.DOUBTFUL, "clocks", text, "kubectl get nodes; then look at their clocks")
-    if facts.heartbeats and not ahead and not silent:
-        yield CheckLine(Level.FINE, "clocks", f"the clocks of {len(facts.heartbeats)} nodes agree")
+    if renewals and not ahead and not silent:
+        agree = "the clock of 1 node agrees" if len(renewals) == 1 else f"the clocks of {len(renewals)} nodes agree"
+        yield CheckLine(Level.FINE, "clocks", agree)
 
 
 def _names_of(node: Object) -> set[str]:
@@ -304,9 +314,15 @@ def _component(deployment: Object) -> str:
 
 
 def _kinds(deployment: Object) -> set[str]:
-    pod = deployment.get("spec", {}).get("template", {}).get("spec", {})
-    words = [word for each in pod.get("containers") or () for word in each.get("args") or ()]
-    return {kind for word in words if word.startswith("--kinds=") for kind in word.removeprefix("--kinds=").split(",")}
+    """Return the kinds of --kinds=KIND,… or of --kinds KIND,…"""
+    words = _words(deployment)
+    lists = [word.removeprefix("--kinds=") for word in words if word.startswith("--kinds=")]
+    lists += [kinds for flag, kinds in pairwise(words) if flag == "--kinds"]
+    return {kind for kinds in lists for kind in kinds.split(",")}
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _has_gpus(node: Object) -> bool:

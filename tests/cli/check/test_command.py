@@ -95,7 +95,7 @@ async def test_a_healthy_cluster_is_told_line_by_line(served):
         "✓ kubernetes   Kubernetes 1.35.4",
         "✓ installed    extender in gpu-team: 2 of 2 ready",
         "✓ leader       turnout-autoscaler: pod-1",
-        "✓ map          all 1 GPU nodes are on the map",
+        "✓ map          the only GPU node is on the map",
         "✓ way          extender: used, kube-scheduler asks it",
         "✓ way          nominations: not used",
         "               → helm upgrade --set nominator.enabled=true",
@@ -103,7 +103,7 @@ async def test_a_healthy_cluster_is_told_line_by_line(served):
         "a webhook, or templates of pods, put them there",
         "               → helm upgrade --set nominator.gates=true",
         "✓ extender     kube-scheduler has asked it 12 times",
-        "✓ clocks       the clocks of 1 nodes agree",
+        "✓ clocks       the clock of 1 node agrees",
     ]
 
 
@@ -116,7 +116,7 @@ async def test_what_is_wrong_has_its_remedy_beneath_and_exit_code_3(served):
     assert code == 3
     assert "✗ extender     it was never asked: no kube-scheduler has it registered\n               → put the" in out
     assert (
-        "! map          1 of 2 GPU nodes are not on the map: n2?[31m\n               → kubectl -n gpu-team edit" in out
+        "! map          1 of 2 GPU nodes is not on the map: n2?[31m\n               → kubectl -n gpu-team edit" in out
     )
 
 

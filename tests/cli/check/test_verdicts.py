@@ -99,6 +99,10 @@ CASES = {
         replace(FINE, deployments=[deployment("extender", 0)]),
         (WRONG, "installed", "extender in gpu-team: 0 of 2 ready", "describe deployment turnout-extender"),
     ),
+    "a Deployment is scaled to 0": (
+        replace(FINE, deployments=[{**deployment("autoscaler", 0), "spec": {"replicas": 0}}]),
+        (DOUBTFUL, "installed", "autoscaler in gpu-team is scaled to 0", "scale deployment turnout-autoscaler"),
+    ),
     "one replica of two is ready": (
         replace(FINE, deployments=[deployment("extender", 1)]),
         (DOUBTFUL, "installed", "1 of 2 ready", "describe deployment"),
@@ -138,7 +142,7 @@ CASES = {
     ),
     "some GPU nodes are not on the map": (
         replace(FINE, map_configmaps=the_map("leaf-1 spine-1 n1\n")),
-        (DOUBTFUL, "map", "1 of 2 GPU nodes are not on the map: n2", "edit configmap"),
+        (DOUBTFUL, "map", "1 of 2 GPU nodes is not on the map: n2", "edit configmap"),
     ),
     "no GPU node is on the map": (
         replace(FINE, map_configmaps=the_map("leaf-1 spine-1 cpu\n")),
@@ -146,11 +150,11 @@ CASES = {
     ),
     "the map has hosts of another cluster": (
         replace(FINE, map_configmaps=the_map("leaf-1 spine-1 n1\nleaf-1 spine-1 n2\nleaf-1 spine-1 n9\n")),
-        (DOUBTFUL, "map", "1 hosts of the map are no nodes of this cluster: n9", "edit configmap"),
+        (DOUBTFUL, "map", "1 host of the map is no node of this cluster: n9", "edit configmap"),
     ),
     "no node offers GPUs": (
         replace(FINE, nodes=[node("cpu", "0")], map_configmaps=the_map("leaf-1 spine-1 cpu\n")),
-        (DOUBTFUL, "nodes", "none of 1 nodes offers GPUs", "device plugin"),
+        (DOUBTFUL, "nodes", "no node offers GPUs", "device plugin"),
     ),
     "an extender that no scheduler asks": (
         replace(FINE, extender_metrics={"turnout-extender-a": page(0), "turnout-extender-b": page(0)}),
@@ -225,3 +229,30 @@ def test_many_names_are_cut():
     lost = replace(many(40), map_configmaps=the_map("leaf-1 spine-1 n0\n"))
     (found,) = (line for line in lines(lost) if line.about == "map")
     assert found.text.endswith("n1, n2, n3, n4, n5 and 34 more")
+
+
+@pytest.mark.parametrize(
+    "deployments",
+    [
+        pytest.param(
+            [deployment("controller", args=["--kinds", "MSJob,PyTorchJob"])], id="kinds as a word of their own"
+        ),
+        pytest.param([deployment("controller", args=["--kinds=PyTorchJob"])] * 2, id="two Deployments of ours"),
+    ],
+)
+def test_a_kind_with_two_controllers_has_one_line(deployments):
+    found = lines(replace(FINE, deployments=deployments, other_deployments=[("kubeflow", "training-operator")]))
+    assert [line.text for line in found if line.about == "controllers"] == [
+        "PyTorchJobs have two controllers: ours, and training-operator in kubeflow"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("heartbeats", "texts"),
+    [
+        pytest.param([{"metadata": {"name": "n1"}, "spec": {}}], [], id="a heartbeat without a time"),
+        pytest.param([lease("n1")], ["the clock of 1 node agrees"], id="one node"),
+    ],
+)
+def test_clocks_agree_only_if_they_are_known(heartbeats, texts):
+    assert [line.text for line in lines(replace(FINE, heartbeats=heartbeats)) if line.about == "clocks"] == texts
