@@ -26,6 +26,7 @@ _FIXED_KINDS = {
     "trainjob": "a TrainJob is never resized: its spec.trainer cannot be changed. Name one of its Jobs, as in Job/NAME"
 }
 _NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+_VERSION = re.compile(r"v[0-9]+((alpha|beta)[0-9]+)?\.")  # before the group, as in pytorchjobs.v1.kubeflow.org
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 
 
@@ -66,16 +67,28 @@ def words_of(kinds: Iterable[str], paths: Mapping[str, str] | None = None) -> di
 def kind_of(text: str, known: Mapping[str, str]) -> str | None:
     """Return the kind that a word names, None if it is unknown.
 
-    text: in any case, singular or plural, also with its group as kubectl prints it. known: kinds by lower-case word.
+    text: in any case, singular or plural, also with its group as kubectl prints it, or with version and group. A group
+    that is not the kind's makes it unknown, unless `known` has no group of the kind. known: kinds by lower-case word.
     """
     word = text.lower()
-    return known.get(word) or known.get(word.removesuffix("s")) or known.get(word.partition(".")[0].removesuffix("s"))
+    if kind := known.get(word) or known.get(word.removesuffix("s")):
+        return kind
+    name, dot, group = word.partition(".")
+    if not dot:
+        return None
+    group = _VERSION.sub("", group)
+    if kind := known.get(f"{name}.{group}") or known.get(f"{name}s.{group}"):
+        return kind
+    kind = known.get(name.removesuffix("s"))
+    groups = {key.partition(".")[2] for key, other in known.items() if other == kind and "." in key}
+    return kind if not groups or group in groups else None
 
 
 def read(text: str, known: Mapping[str, str]) -> JobName:
     """Return the parts of a job's name; kind and namespace are "" if the text has none.
 
-    text: NAME, KIND/NAME or KIND/NAMESPACE/NAME. known: as `words_of` returns it. Raises BadJobName for another form,
+    text: NAME, KIND/NAME or KIND/NAMESPACE/NAME; of a gang without a job (Pod, PodGroup) NAME may contain slashes if
+    the text has a namespace. known: as `words_of` returns it. Raises BadJobName for another form,
     an unknown kind, or a part that Kubernetes does not allow.
     """
     parts = text.split("/")

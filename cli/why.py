@@ -194,7 +194,8 @@ def _size(size: SizeSection, minimum: int, maximum: int) -> list[Row]:
         text += "; its object was applied again as it was submitted, "
         text += f"which took it from {size.reapplied_size} to {size.requested}"
     if size.manual_size is not None:
-        text += f"; somebody has set {size.manual_size} by hand, its most until turnout.dev/wish-workers is taken away"
+        text += f"; somebody has set its size to {size.manual_size} by hand, and it is not made larger until the"
+        text += " annotation turnout.dev/wish-workers is removed"
     if size.changed_s is None:
         return [("size", text), ("balance", "its size has never been changed by the autoscaler")]
     balance = duration_text(abs(size.balance_s))

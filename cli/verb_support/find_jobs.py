@@ -55,7 +55,8 @@ def named_job(args: argparse.Namespace) -> JobName:
 
     Raises BadArgument if the text is no name of a job of our controllers, or names another namespace than -n.
     """
-    return job_of(args, words_of(JOB_KINDS))
+    plurals = {f"{kind.plural}.{api.partition('/')[0]}": name for name, kind in KINDS.items() for api in kind.apis}
+    return job_of(args, words_of(JOB_KINDS) | plurals)
 
 
 async def found_job(client: Client, job_name: JobName) -> FoundJob:

@@ -124,7 +124,10 @@ def test_a_job_scaled_by_hand_reads_until_when_that_bounds_it():
     scaled_job = job("a", minimum=2, maximum=8, replicas=4, wanted_workers=4)
     head, text = explanation_text("a", world([8], state_of(scaled_job, [0] * 4)))
     assert head.endswith(": AtMax")
-    assert "somebody has set 4 by hand, its most until turnout.dev/wish-workers is taken away" in text["size"]
+    assert (
+        "somebody has set its size to 4 by hand, and it is not made larger until the annotation turnout.dev/wish"
+        in text["size"]
+    )
 
 
 def test_one_that_could_not_start_even_on_an_empty_cluster_is_told_so():
@@ -189,6 +192,10 @@ KEYS = [
         ("pytorch/gpt", "y", KEYS[4]),
         ("jobs.batch/a", "x", KEYS[0]),
         ("jobs.batch.volcano.sh/bert", "y", KEYS[3]),
+        ("pytorchjobs.v1.kubeflow.org/bert", "x", KEYS[2]),
+        ("PyTorchJob.kubeflow.org/bert", "x", KEYS[2]),
+        ("pytorchjobs.v1.ctyun.cn/gpt", "y", KEYS[4]),
+        ("pods.v1/x/Job/lone", "z", KEYS[5]),
         ("Pod/x/Job/lone", "z", KEYS[5]),
     ],
 )
@@ -217,6 +224,8 @@ def test_a_name_that_means_none_or_several_says_which_there_are(query, says):
     [
         pytest.param("cronjob/a", "'cronjob' is no kind of job here; those are", id="an unknown kind"),
         pytest.param("trainjobs.trainer.kubeflow.org/a", "a TrainJob is never resized", id="a kind of fixed size"),
+        pytest.param("pytorchjobs.other.org/bert", "is no kind of job here", id="another group"),
+        pytest.param("jobs.sometool.io/bert", "is no kind of job here", id="another group's kind of the same name"),
         pytest.param("a/b/c/d", "is no name of a job", id="four parts"),
         pytest.param("Job//a", "is no name of a job", id="an empty part"),
         pytest.param("BERT!", "cannot be the name of a job", id="letters that no name has"),
