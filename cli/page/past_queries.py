@@ -140,10 +140,11 @@ def queue_samples(lines: Mapping[str, TimeSeries], step_s: float) -> tuple[Queue
 
 
 def _sample(at_s: float, used: int, elastic: int, quota: int | None, lent: int) -> QueueSample:
-    """Return a sample in which the quota is divided as for the present (cluster_state.py).
+    """Return a sample with the parts of a queue's use and of its quota, as cluster_state.py divides them for the
+    present.
 
-    at_s: since 1970. used, elastic, lent: GPUs; the latter two are cut to what is used and to what is unused. quota:
-    GPUs, None for none.
+    at_s: since 1970. used, elastic, lent: GPUs; `elastic` counts up to `used`, `lent` up to the unused part of the
+    quota. The rest of the unused part is idle, and use above the quota is borrowed. quota: GPUs, None for none.
     """
     unused, elastic = max(0, (quota or 0) - used), min(elastic, used)
     lent, borrowed = min(lent, unused), 0 if quota is None else max(0, used - quota)

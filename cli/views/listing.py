@@ -77,7 +77,9 @@ def text(listing: Listing[Any], output_format: str, *, headers: bool = True) -> 
     rows of a table, without its heading, its notes and the text for an empty one; other formats ignore it.
     """
     if output_format in ("json", "yaml"):
-        values = listing.document or [dict(listing.value(row)) for row in listing.rows]
+        values = listing.document
+        if values is None:
+            values = [dict(listing.value(row)) for row in listing.rows]
         return encode_values(values, output_format)
     if output_format == "name":
         return "\n".join(printable(listing.name(row)) for row in listing.rows)

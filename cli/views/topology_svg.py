@@ -81,12 +81,19 @@ def _safe(text: str) -> str:
 def _sentence(paths: Mapping[str, Path], nodes: Sequence[TreeNode]) -> str:
     """Return one sentence with the numbers of nodes and switches, and of used and free GPUs.
 
-    paths: host of the map -> its switches from the root down. nodes: of the cluster, on the map or not.
+    Nodes without GPUs do not count. paths: host of the map -> its switches from the root down. nodes: of the cluster,
+    on the map or not.
     """
+    nodes = [node for node in nodes if node.gpus]
+    on_map = sum(not node.keys.isdisjoint(paths) for node in nodes)
+    off_map = f", {len(nodes) - on_map} not on the map" if on_map < len(nodes) else ""
     gpus, used = sum(node.gpus for node in nodes), sum(min(node.used_gpus, node.gpus) for node in nodes)
     free = sum(node.free_gpus for node in nodes)
     switches = len({path[:depth] for path in paths.values() for depth in range(1, len(path) + 1)})
-    return f"{len(nodes)} nodes under {switches} switches: {used} of {gpus} GPUs are used, {free} are free."
+    closed = gpus - used - free
+    on_closed = f", {closed} are on nodes that take no new pods" if closed else ""
+    place = f"{on_map} node{'s' * (on_map != 1)} under {switches} switch{'es' * (switches != 1)}{off_map}"
+    return f"{place}: {used} of {gpus} GPUs are used, {free} are free{on_closed}."
 
 
 def _colours(holders: Holders) -> tuple[dict[str, str], list[tuple[str, str]]]:

@@ -128,3 +128,19 @@ def inside(one, other):
         and one[0] + one[2] <= other[0] + other[2] + 0.01
         and one[1] + one[3] <= other[1] + other[3] + 0.01
     )
+
+
+@pytest.mark.parametrize(
+    ("nodes", "sentence"),
+    [
+        pytest.param(
+            [node("a", used=8), node("b", why="cordoned"), node("cpu", gpus=0)],
+            "1 node under 1 switch, 1 not on the map: 8 of 16 GPUs are used, 0 are free, 8 are on nodes that take no"
+            " new pods.",
+            id="a closed node off the map, and a node without GPUs",
+        ),
+        pytest.param([node("a", used=2)], "1 node under 1 switch: 2 of 8 GPUs are used, 6 are free.", id="one node"),
+    ],
+)
+def test_the_sentence_counts_nodes_with_gpus_on_and_off_the_map(nodes, sentence):
+    assert sentence in texts(drawn({"a": ("leaf-1",)}, nodes, {}))
