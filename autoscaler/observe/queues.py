@@ -56,6 +56,8 @@ class QueueMins:
         mins[request] += times
         if not mins[request]:
             del mins[request]
+        if not mins:
+            del self._mins[job.queue]
 
     def sums(self, capability: Mapping[str, Amounts], total: Amounts) -> dict[str, Counter[str]]:
         """Return queue -> resource -> sum of the mins of its jobs. total: what all nodes offer.
@@ -157,10 +159,13 @@ class QueueCache:
     def close_local_queue(self, local_queue: str, cluster_queue: str) -> str:
         """Close a LocalQueue. Return the name of a closed queue that stands for it, below its ClusterQueue.
 
-        local_queue: namespace/name. cluster_queue: its ClusterQueue.
+        If the closed queue had another ClusterQueue before, a change of names is noted. local_queue: namespace/name.
+        cluster_queue: its ClusterQueue.
         """
         name = f"{STOPPED}{local_queue}"
-        self._closed[name] = cluster_queue
+        if self._closed.get(name) != cluster_queue:
+            self._closed[name] = cluster_queue
+            self.note_change_of_names()
         return name
 
     def reopen_local_queue(self, local_queue: str, cluster_queue: str) -> str:
@@ -272,8 +277,8 @@ class QueueUsage:
     def charge(self, uid: str, pod: Pod | None, shape: PodShape | None) -> None:
         """Charge a pod to the queue that pays for it now, and to no other.
 
-        uid: of the pod. pod, shape: None for a deleted pod. It, an ended pod and a pod without a node are charged to no
-        queue.
+        uid: of the pod. pod, shape: None for a deleted pod. A deleted pod, an ended pod and a pod without a node are
+        charged to no queue.
         """
         before = self._charged.pop(uid, None)
         if before is not None:
@@ -302,7 +307,10 @@ class QueueUsage:
             else self._queue_cache.reopen_local_queue(local_queue, cluster_queue)
         )
         if self._local.get(local_queue, "") != queue:
-            self._local[local_queue] = queue
+            if queue:
+                self._local[local_queue] = queue
+            else:
+                del self._local[local_queue]
             self._queue_cache.note_change_of_names()
 
     def queue_of(self, pod: Pod) -> str:

@@ -43,6 +43,18 @@ def test_a_stopped_local_queue_admits_nothing_and_counts_in_its_parent(view):
     assert view.observation(0.0).queues["cq"].used[GPU] == 2
 
 
+def test_a_stopped_local_queue_that_gets_an_existing_cluster_queue_is_closed():
+    cache = Cache(KINDS)
+    cache.put_node(node("a"))
+    cache.queues.put(kueue.read(cluster_queue()))
+    cache.usage.put_local_queue("ns/lq", "missing", open=False)
+    cache.put_job("Job", job(1, **{labels.QUEUE: "lq"}))
+    assert [state.job.queue for state in cache.observation(0.0).jobs] == ["namespace/ns"]
+    cache.usage.put_local_queue("ns/lq", "cq", open=False)
+    assert [state.job.queue for state in cache.observation(0.0).jobs] == ["stopped/ns/lq"]
+    assert reasons(cache) == [Reason.QUEUE_CLOSED]
+
+
 @pytest.mark.parametrize("leads", ["cq", ""], ids=["goes on", "is gone"])
 def test_nothing_is_left_of_a_stop(view, leads):
     view.usage.put_local_queue("ns/lq", "cq", open=False)
