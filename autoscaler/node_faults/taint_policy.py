@@ -123,9 +123,10 @@ def _sole_namespace(record: Record | None) -> str:
 def _without_effect(
     pod_report: PodReport, state: NodeObservation, rules: TaintRules, now_s: float
 ) -> IneffectiveReport | None:
-    """Return the report with the reason why it has no effect; None if it has one, or was handled before.
+    """Return the report with the reason why it must be reported as without effect; None if it need not.
 
-    now_s: seconds since 1970.
+    It need not if it has an effect, was handled before, or is a passed check of a node without a record. now_s: seconds
+    since 1970.
     """
     report, entry = pod_report.report, state.nodes.get(pod_report.node)
     if report is None:
@@ -149,9 +150,10 @@ def _without_effect(
 
 
 def _pass_without_effect(namespace: str, report: NodeReport, record: Record | None) -> tuple[NodeReason, str] | None:
-    """Return (reason, text) why a passed check has no effect; None if it has an effect.
+    """Return (reason, text) why a passed check must be reported as without effect; None if it need not.
 
-    namespace: of its pod. report: of the check. record: None for a node without a record.
+    It need not if it has an effect, or if the node has no record. namespace: of its pod. report: of the check. record:
+    None for a node without a record.
     """
     if record is None:
         return None
@@ -182,7 +184,8 @@ def _failure_without_effect(report: NodeReport, entry: NodeEntry, rules: TaintRu
 
 def _failure_text(report: NodeReport) -> str:
     """Return the cause of a failed check as text, with its explanation if it has one."""
-    return f"{report.cause or report.kind.value}: {report.why}" if report.why else report.kind.value
+    cause = report.cause or report.kind.value
+    return f"{cause}: {report.why}" if report.why else cause
 
 
 @dataclass(slots=True)

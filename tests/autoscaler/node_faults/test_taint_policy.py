@@ -37,6 +37,20 @@ def test_a_node_that_its_pod_has_proven_faulty_is_tainted_with_the_proof():
 
 
 @pytest.mark.parametrize(
+    ("more", "text"),
+    [
+        pytest.param({"cause": "compute_failed"}, "compute_failed", id="a cause alone"),
+        pytest.param({"cause": "compute_failed", "why": "no sum"}, "compute_failed: no sum", id="with an explanation"),
+        pytest.param({"why": "no sum"}, "faulty: no sum", id="an explanation alone"),
+        pytest.param({}, "faulty", id="neither"),
+    ],
+)
+def test_a_taint_names_the_cause_of_the_failed_check(more, text):
+    (step,) = Cluster().says("w2", "n3", **more).look().steps
+    assert step.detail.startswith(f"team/w2 says {text}")
+
+
+@pytest.mark.parametrize(
     ("reports", "word"),
     [
         pytest.param({"text": "{}"}, "BadVerdict", id="nothing of a report"),
