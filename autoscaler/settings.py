@@ -24,7 +24,9 @@ from turnout.kube.labels import GPU_RESOURCES
 from turnout.kube.version import add_version
 
 # The key of a label or taint, with or without a prefix.
-_QUALIFIED_NAME = r"([a-z0-9]([a-z0-9.-]{0,250}[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?"
+_QUALIFIED_NAME = (
+    r"([a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*/)?[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?"
+)
 _MAX_TAINT_S = 365 * 86_400.0
 
 
@@ -84,6 +86,10 @@ class Settings:
             ("--reservations", self.reservations),
         ):
             check_name(name, flag)
+        if not self.gpu_resource or not all(map(_is_key, self.gpu_resource)):
+            raise BadSetting(f"--gpu-resource is {', '.join(self.gpu_resource)!r}: it must be a resource such as a.b/c")
+        if not self.schedulers or not all(self.schedulers):
+            raise BadSetting("--schedulers is empty: it must name at least one scheduler")
         parse_address(self.metrics_bind, "--metrics-bind")
         check_url(self.docs_base_url, "--docs-base-url")
         if self.owner_label and not _is_key(self.owner_label):
@@ -141,8 +147,12 @@ class Settings:
 
 
 def _is_key(key: str) -> bool:
-    """Return True if a text can be the key of a label or taint: its name has at most 63 characters."""
-    return re.fullmatch(_QUALIFIED_NAME, key) is not None and len(key.rpartition("/")[2]) <= 63
+    """Return True if a text can be the key of a label or taint, or the name of a resource.
+
+    Its name has at most 63 characters, and the domain before it at most 253.
+    """
+    domain, _, name = key.rpartition("/")
+    return re.fullmatch(_QUALIFIED_NAME, key) is not None and len(name) <= 63 and len(domain) <= 253
 
 
 def read_settings(argv: Sequence[str] | None) -> Settings:

@@ -8,6 +8,9 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 T = TypeVar("T")
+_LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"  # of DNS
+_NAMESPACE = rf"(?=.{{1,63}}\Z){_LABEL}"
+_NAME = rf"{_LABEL}(\.{_LABEL})*"
 
 
 class BadSetting(ValueError):
@@ -26,9 +29,10 @@ def parse_address(text: str, flag: str) -> tuple[str, int]:
 
 
 def check_name(text: str, flag: str) -> None:
-    """Raise BadSetting if a text is not namespace/name. flag: for the message."""
-    if text.count("/") != 1 or not all(text.split("/")):
-        raise BadSetting(f"{flag} is {text!r}: it must be namespace/name")
+    """Raise BadSetting if a text is not namespace/name, as Kubernetes allows them. flag: for the message."""
+    namespace, slash, name = text.partition("/")
+    if not slash or not re.fullmatch(_NAMESPACE, namespace) or not re.fullmatch(_NAME, name) or len(name) > 253:
+        raise BadSetting(f"{flag} is {text!r}: it must be namespace/name, of small letters, digits, dashes and dots")
 
 
 def check_url(text: str, flag: str) -> None:
