@@ -138,8 +138,8 @@ class ManualSizes:
     def _size_before(self, step: Step, obj: Object) -> int | None:
         """Return the size before a person changed it, in workers; None if nobody has, or if we have written the job.
 
-        The first size of a uid that was observed counts as the size before. obj: the job's object. Stores the present
-        size for the next call.
+        The first observed size of a uid is stored, and counts as the size before in all later calls. None again if the
+        size returns to it. obj: the job's object.
         """
         meta = obj["metadata"]
         if labels.WROTE_WORKERS in (meta.get("annotations") or {}):

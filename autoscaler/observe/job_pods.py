@@ -263,11 +263,11 @@ class StepTimeReports:
         self._seconds.pop(uid, None)
 
     def curve(self, uid: str, noted: Curve) -> Curve:
-        """Return the speed of a job by size, in steps per second: `noted`, with reported sizes in place of its own.
+        """Return the speed of a job by size, in steps per second: the points of `noted` and the reported ones.
 
-        Speeds rise at most in proportion to workers. Of more than MAX_POINTS sizes, the smallest are kept. Without a
-        report, `noted` is returned as it is. uid: of the job. noted: the curve of the job's annotation, (workers, steps
-        per second), () for none.
+        Of a size that has both, the reported point counts. Speeds rise at most in proportion to workers. Of more than
+        MAX_POINTS sizes, the smallest are kept. Without a report, `noted` is returned as it is. uid: of the job. noted:
+        the measured curve of the job's annotation, (workers, steps per second), () for none.
         """
         seconds_by_size = self._seconds.get(uid)
         if not seconds_by_size:

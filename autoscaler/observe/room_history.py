@@ -346,7 +346,8 @@ class UnusedRoom:
         for owner, owner_text in ((key, "it"), (key.namespace, f"namespace {key.namespace}")):
             record = self._owners.get(owner)
             if record is not None and now_s < record.until_s:
-                return f"{owner_text} has left room unused, {record.times} times so far: no room is made for a while"
+                times = "once" if record.times == 1 else f"{record.times} times"
+                return f"{owner_text} has left room unused {times}; no room is made for it until its back-off ends"
         return ""
 
     def _forget_old_owners(self, now_s: float) -> None:

@@ -183,7 +183,13 @@ def _estimate(starts_s: list[float], now_s: float, running: int, rank: int, gues
     start. running: number of running jobs. rank: number of waiting jobs before it. guess: True if too few run times are
     known. now_s: seconds since 1970.
     """
+    if not running and starts_s[0] == NEVER:
+        return Estimate(
+            now_s, NEVER, NEVER, "beyond what can be foreseen: no job runs whose end would make room", guess
+        )
     because = "as the job that runs ends" if running == 1 else f"as the {running} jobs that run end"
+    if not running:
+        because = "as jobs that start before it end"
     if rank:
         because += f", after {rank} waiting job{'' if rank == 1 else 's'}"
     if guess:

@@ -152,7 +152,8 @@ def chain(
 
     steps: one for each job of the observation, in its order. now_s: time of the decision, in seconds since 1970. nodes:
     all of the observation. gpus: the resources that count as a GPU. start: of the forecast; None if it has none. A
-    cause that the decision does not know may replace `start`. cluster: None if nothing is known of other gangs.
+    cause of which the decision knows nothing, such as another gang, may replace `start`. cluster: None if nothing is
+    known of other gangs.
     """
     cluster = cluster or ClusterContext()
     job_and_step = next((each for each in zip(observation.jobs, steps, strict=True) if each[0].job.key == key), None)

@@ -73,6 +73,10 @@ def test_what_will_not_start_by_waiting_gets_no_time_and_the_reason(more, says):
     assert because(at, "waits") == says
 
 
+def test_a_job_that_does_not_fit_an_empty_cluster_waits_for_no_end():
+    assert because(world([2], WAITS), "waits") == "beyond what can be foreseen: no job runs whose end would make room"
+
+
 def test_without_any_history_a_job_is_expected_to_run_as_long_again():
     at = world([4], running("a", ran_s=1000), WAITS)
     early, likely, late = forecasts_of(at)["waits"]
