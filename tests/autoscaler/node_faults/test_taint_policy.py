@@ -47,7 +47,7 @@ def test_a_node_that_its_pod_has_proven_faulty_is_tainted_with_the_proof():
 )
 def test_a_taint_names_the_cause_of_the_failed_check(more, text):
     (step,) = Cluster().says("w2", "n3", **more).look().steps
-    assert step.detail.startswith(f"team/w2 says {text}")
+    assert step.why.startswith(f"team/w2 says {text}")
 
 
 @pytest.mark.parametrize(
