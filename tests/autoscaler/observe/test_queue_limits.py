@@ -43,7 +43,7 @@ def test_a_stopped_local_queue_admits_nothing_and_counts_in_its_parent(view):
     assert view.observation(0.0).queues["cq"].used[GPU] == 2
 
 
-def test_a_stopped_local_queue_that_gets_an_existing_cluster_queue_is_closed():
+def test_a_stopped_local_queue_that_gets_another_cluster_queue_is_closed():
     cache = Cache(KINDS)
     cache.put_node(node("a"))
     cache.queues.put(kueue.read(cluster_queue()))
