@@ -28,36 +28,50 @@ OUT = ROOT / "build" / "images"
 def main(argv: Sequence[str] | None = None) -> int:
     """Build the named images, write the lock, or run a program in an image. Return the exit code.
 
-    It is 1 if a package is not available, and that of the program for `run`. argv: None for that of this process.
+    It is 1 for a package or file that is not available, another Python, and a subprocess that fails or takes too long;
+    for `run` it is that of the program. Ends with SystemExit and code 2 for an unknown name. argv: None for that of
+    this process.
     """
     words = list(sys.argv[1:] if argv is None else argv)
-    if words[:1] == ["run"] and len(words) > 2:
-        return _run(words[1], words[2:])
-    if words == ["lock"]:
-        debian.relock()
-        return 0
+    try:
+        if words[:1] == ["run"] and len(words) > 2:
+            return _run(words[1], words[2:])
+        if words == ["lock"]:
+            debian.relock()
+        else:
+            _build(_names(words))
+    except (debian.NoPackage, WrongPython, FileNotFoundError, subprocess.SubprocessError) as error:
+        print(f"hack.images: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _names(words: Sequence[str]) -> Sequence[str]:
+    """Return the names of the images to build. Ends with SystemExit for unknown ones. words: of the command line."""
     parser = argparse.ArgumentParser(prog="python -m hack.images", description="Build our images as OCI layouts.")
     known = ", ".join(IMAGES)
     parser.add_argument(
         "names", nargs="*", metavar="NAME", help=f"of {known} (the first two); or lock; or run NAME PROGRAM …"
     )
-    words = parser.parse_args(words).names
-    if unknown := sorted(set(words) - set(IMAGES)):
+    if words[:1] == ["run"]:
+        parser.error("run needs NAME and PROGRAM")
+    names: Sequence[str] = parser.parse_args(words).names
+    if unknown := sorted(set(names) - set(IMAGES)):
         parser.error(f"{', '.join(unknown)}: one of {', '.join(IMAGES)} is needed")
+    return names or USUAL
+
+
+def _build(names: Sequence[str]) -> None:
+    """Write each image and its bill of materials, and print its digest. names: of IMAGES."""
     sources = Sources(metadata.version("turnout"), clean_commit(), python_wheels.cache_folder())
-    try:
-        for name in words or USUAL:
-            image = IMAGES[name](sources)
-            digest = write(image, OUT / name)
-            sbom = OUT / f"{name}.cdx.json"
-            sbom.write_text(json.dumps(bill(name, sources.version), indent=1) + "\n")
-            size = sum(blob.stat().st_size for blob in (OUT / name / "blobs").rglob("*") if blob.is_file())
-            for reference in image.names:
-                print(f"{reference} {digest} {size / 1e6:.1f} MB oci:{_short(OUT / name)} sbom:{_short(sbom)}")
-    except (debian.NoPackage, WrongPython, FileNotFoundError, subprocess.CalledProcessError) as error:
-        print(f"hack.images: {error}", file=sys.stderr)
-        return 1
-    return 0
+    for name in names:
+        image = IMAGES[name](sources)
+        digest = write(image, OUT / name)
+        sbom = OUT / f"{name}.cdx.json"
+        sbom.write_text(json.dumps(bill(name, sources.version), indent=1) + "\n")
+        size = sum(blob.stat().st_size for blob in (OUT / name / "blobs").rglob("*") if blob.is_file())
+        for reference in image.names:
+            print(f"{reference} {digest} {size / 1e6:.1f} MB oci:{_short(OUT / name)} sbom:{_short(sbom)}")
 
 
 def clean_commit() -> str:

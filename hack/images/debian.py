@@ -55,17 +55,29 @@ def lock() -> tuple[Deb, ...]:
 def relock() -> None:
     """Replace the lock, from this machine's apt index of Debian bookworm. Run `apt-get update` before.
 
-    Raises CalledProcessError if apt-get fails.
+    Raises CalledProcessError if apt-get fails, and NoPackage if it does not give the SHA-256 of each package of WANTED;
+    then the lock stays as it is.
     """
     command = ["apt-get", "download", "--print-uris", *WANTED]
     output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    lines = []
+    LOCK.write_text(lock_text(output))
+
+
+def lock_text(output: str) -> str:
+    """Return the content of the lock. output: of `apt-get download --print-uris` for the packages of WANTED.
+
+    Raises NoPackage if a package of WANTED is not in the output with its SHA-256.
+    """
+    lines, names = [], set()
     for url, file, sha256 in re.findall(r"^'([^']+)' (\S+) \d+ SHA256:([0-9a-f]{64})$", output, re.M):
         name, version, _ = urllib.parse.unquote(file).split("_")
         path = urllib.parse.urlsplit(url).path.lstrip("/")
         lines.append(f"{name} {version} {sha256} {path}")
+        names.add(name)
+    if missing := sorted({*WANTED} - names):
+        raise NoPackage(f"apt-get gives no SHA-256 of {', '.join(missing)}; the lock stays as it is")
     head = "# name version sha256 path; written by `python -m hack.images lock`\n"
-    LOCK.write_text(head + "".join(f"{line}\n" for line in sorted(lines)))
+    return head + "".join(f"{line}\n" for line in sorted(lines))
 
 
 def fetch_package(deb: Deb, cache: Path) -> bytes:
@@ -98,7 +110,9 @@ def files(package: bytes) -> dict[str, Entry]:
     """Return the files that a package installs, by path, without manuals and translations; /lib and the like are below
     /usr. package: content of the .deb file. Raises NoPackage if it is no package.
     """
-    data = next(data for name, data in _members(package) if name.startswith("data.tar"))
+    data = next((data for name, data in _members(package) if name.startswith("data.tar")), None)
+    if data is None:
+        raise NoPackage("this is no Debian package: it has no data.tar")
     found = {}
     with tarfile.open(fileobj=io.BytesIO(data), mode="r:*") as tar:
         for member in tar:

@@ -14,6 +14,7 @@ from pathlib import Path, PurePosixPath
 from hack.images.layer import Entry
 
 _GLIBC = 36  # of Debian bookworm; every manylinux up to it runs there
+_FIRST_LINE = re.compile(rb"\A#!python[^\r\n]*")  # of a script in a wheel: #!python, #!pythonw or #!python3
 _SCRIPT = """#!{python}
 import sys
 from {module} import {name}
@@ -88,12 +89,12 @@ def files(wheel: Path, site: str, bin_: str, python: str) -> dict[str, Entry]:
             if path.parts[0].endswith(".data"):
                 kind, rest = path.parts[1], PurePosixPath(*path.parts[2:])
                 if kind == "scripts":
-                    found[f"{bin_}/{rest}"] = Entry(re.sub(rb"\A#!python", b"#!" + python.encode(), data), 0o755)
+                    found[f"{bin_}/{rest}"] = Entry(_FIRST_LINE.sub(b"#!" + python.encode(), data), 0o755)
                 elif kind in ("purelib", "platlib"):
                     found[f"{site}/{rest}"] = Entry(data)
                 continue
             found[f"{site}/{path}"] = Entry(data, 0o755 if executable else 0o644)
-            if path.name == "entry_points.txt":
+            if path.name == "entry_points.txt" and path.parts[0].endswith(".dist-info") and len(path.parts) == 2:
                 found |= _scripts(data.decode(), bin_, python)
     return found
 

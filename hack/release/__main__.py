@@ -51,7 +51,9 @@ Part = Callable[[Release], dict[str, str]]  # writes its files; gives digests of
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Write the parts of a release, or only the chart. Return 0; 1 if a package is not available.
+    """Write the parts of a release, or only the chart, and return the exit code.
+
+    It is 1 if a package is not available, or if a subprocess fails or takes too long, else 0.
 
     A tree with uncommitted changes is released with a warning, and provenance names no commit (`clean_commit`).
     argv: None for that of this process.
@@ -70,7 +72,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("hack.release: the tree has uncommitted changes, so provenance names no commit", file=sys.stderr)
     try:
         assemble(Release(args.into / "release", sources, args.url.rstrip("/")), PARTS)
-    except (debian.NoPackage, WrongPython, FileNotFoundError, subprocess.CalledProcessError) as error:
+    except (debian.NoPackage, WrongPython, FileNotFoundError, subprocess.SubprocessError) as error:
         print(f"hack.release: {error}", file=sys.stderr)
         return 1
     print((args.into / "release" / SUMS).read_text(), end="")

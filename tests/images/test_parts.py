@@ -11,7 +11,8 @@ from importlib import metadata
 import pytest
 import yaml
 
-from hack.images import debian, python_wheels
+from hack.images import debian, python_wheels, recipes
+from hack.images.__main__ import main
 from hack.images.bill import bill
 from hack.images.layer import Entry, pack_layer
 from hack.images.oci import REFERENCE, Image, config, config_and_layers, digest, write
@@ -98,9 +99,38 @@ def test_a_debian_package_is_unpacked(path, at):
     assert found == ({at: Entry(b"1")} if at else {})
 
 
-def test_what_is_no_package_is_refused():
+@pytest.mark.parametrize(
+    "content",
+    [pytest.param(b"<html>", id="a page"), pytest.param(b"!<arch>\n", id="an archive without data")],
+)
+def test_what_is_no_package_is_refused(content):
     with pytest.raises(debian.NoPackage, match="no Debian package"):
-        debian.files(b"<html>")
+        debian.files(content)
+
+
+def uris(names, algorithm="SHA256", digits=64):
+    """The output of `apt-get download --print-uris`."""
+    return "".join(
+        f"'http://deb/debian/pool/{name}.deb' {name}_1%3a2_all.deb 9 {algorithm}:{'0' * digits}\n" for name in names
+    )
+
+
+def test_a_new_lock_has_each_wanted_package():
+    lines = debian.lock_text(uris(debian.WANTED)).splitlines()
+    assert len(lines) == 1 + len(debian.WANTED)
+    assert lines[1] == f"base-files 1:2 {'0' * 64} debian/pool/base-files.deb"
+
+
+@pytest.mark.parametrize(
+    ("output", "missing"),
+    [
+        pytest.param(uris(debian.WANTED[1:]), debian.WANTED[0], id="a package is missing"),
+        pytest.param(uris(debian.WANTED, "SHA512", 128), debian.WANTED[-1], id="another hash"),
+    ],
+)
+def test_a_lock_without_a_wanted_package_is_not_made(output, missing):
+    with pytest.raises(debian.NoPackage, match=missing):
+        debian.lock_text(output)
 
 
 def test_a_package_that_a_mirror_exchanged_is_refused(tmp_path, monkeypatch):
@@ -122,17 +152,25 @@ def test_a_wheel_is_unpacked_with_its_programs(tmp_path):
         opened.writestr("a/__init__.py", "x = 1\n")
         opened.writestr("a-1.dist-info/entry_points.txt", "[console_scripts]\nrun-a = a.b:main\n[other]\nx = y\n")
         opened.writestr("a-1.data/scripts/old", "#!python\nprint()\n")
+        opened.writestr("a-1.data/scripts/versioned", "#!python3\nprint()\n")
+        opened.writestr("a-1.data/scripts/windows", "#!pythonw\r\nprint()\n")
         opened.writestr("a-1.data/purelib/c.py", "")
+        opened.writestr("a/templates/entry_points.txt", "[console_scripts]\nno-script = a:b\n")
         opened.writestr("a-1.data/headers/a.h", "")
     found = python_wheels.files(wheel, "site", "bin", "/usr/bin/env python3")
     assert sorted(found) == [
         "bin/old",
         "bin/run-a",
+        "bin/versioned",
+        "bin/windows",
         "site/a-1.dist-info/entry_points.txt",
         "site/a/__init__.py",
+        "site/a/templates/entry_points.txt",
         "site/c.py",
     ]
     assert found["bin/old"] == Entry(b"#!/usr/bin/env python3\nprint()\n", 0o755)
+    assert found["bin/versioned"].data == found["bin/old"].data
+    assert found["bin/windows"].data == b"#!/usr/bin/env python3\r\nprint()\n"
     assert found["bin/run-a"].mode == 0o755
     assert found["bin/run-a"].data.startswith(b"#!/usr/bin/env python3\nimport sys\nfrom a.b import main\n")
 
@@ -196,3 +234,24 @@ def test_the_controllers_image_has_the_names_of_dlrovers_values():
     values = (ROOT / "deploy/charts/turnout/values.yaml").read_text()
     for name in CONTROLLERS:
         assert f"`{name}`" in values
+
+
+def test_a_program_needs_an_image_and_a_name(capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["run", "turnout"])
+    assert ended.value.code == 2
+    assert "run needs NAME and PROGRAM" in capsys.readouterr().err
+
+
+def test_an_image_that_was_not_built_is_named(capsys):
+    assert main(["run", "no-image", "true"]) == 1
+    assert "no-image" in capsys.readouterr().err
+
+
+def test_a_subprocess_that_takes_too_long_ends_with_a_message(monkeypatch, capsys):
+    def wait(sources):
+        raise subprocess.TimeoutExpired(["pip"], 600)
+
+    monkeypatch.setitem(recipes.IMAGES, "turnout", wait)
+    assert main(["turnout"]) == 1
+    assert "timed out" in capsys.readouterr().err
