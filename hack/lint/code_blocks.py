@@ -19,7 +19,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 # Facts quote other projects.
 NOT_OURS = ("docs/facts/", "CHANGELOG.md")
-_FENCE = re.compile(r"^(?P<indent> *)```(?P<language>[\w-]*)[^\n]*\n(?P<text>.*?)^ *```[ ]*$", re.M | re.S)
+_FENCE = re.compile(r"^(?P<indent> *)```(?P<language>[\w-]*)[^`\n]*\n(?P<text>.*?)^ *```[ ]*$", re.M | re.S)
+_OTHER_FENCE = re.compile(r"^ *(~~~|````)", re.M)
 _COMMENT = re.compile(r"\s*<!-- (.*) -->\s*")
 _RUN_BY = re.compile(r"run by: (tests/[\w/]+\.py)::(\w+)")
 
@@ -62,6 +63,14 @@ def blocks(page: str, text: str) -> Iterator[Block]:
             comments.append(comment[1])
         line = len(before) + 1
         yield Block(page, line, match["language"], match["text"], tuple(reversed(comments)))
+
+
+def other_fences(page: str, text: str) -> Iterator[str]:
+    """Yield a fault for each fence of ~~~ or of more than three backticks on a page: `blocks` does not read these."""
+    without_blocks = _FENCE.sub(lambda match: "\n" * match[0].count("\n"), text)
+    for match in _OTHER_FENCE.finditer(without_blocks):
+        line = without_blocks.count("\n", 0, match.start()) + 1
+        yield f"{page}:{line}: a code block begins and ends with three backticks"
 
 
 def pages() -> Mapping[str, str]:
@@ -191,15 +200,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--faults", action="store_true", help="only those whose comment is wrong")
     args = parser.parse_args(argv)
     found = every_block()
-    wrong = [(block, why) for block in found if (why := fault(block))]
+    wrong = [f"{block.place}: {why}" for block in found if (why := fault(block))]
+    wrong += [why for path, text in pages().items() for why in other_fences(path, text)]
     if not args.faults:
         for block in found:
             how = f"run by {block.test}" if block.test else f"not run: {block.not_run}" if block.not_run else "?"
             print(f"{block.place} [{block.language or 'text'}] {how}")
         run = sum(bool(block.test) for block in found)
         print(f"{len(found)} blocks: {run} run, {len(found) - run} not run")
-    for block, why in wrong:
-        print(f"{block.place}: {why}", file=sys.stderr)
+    for why in wrong:
+        print(why, file=sys.stderr)
     return 1 if wrong else 0
 
 

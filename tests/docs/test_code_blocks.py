@@ -37,6 +37,21 @@ def test_every_code_block_is_run_or_says_why_not():
     assert {block.place: why for block in every_block() if (why := fault(block))} == {}
 
 
+def test_every_code_block_has_a_fence_that_is_read():
+    assert [why for path, text in code_blocks.pages().items() for why in code_blocks.other_fences(path, text)] == []
+
+
+def test_fences_of_other_forms_are_faults():
+    text = "~~~sh\nrm x\n~~~\n\n```sh\n~~~\n```\n\n````md\nq\n````\n"
+    assert [block.line for block in blocks("a.md", text)] == [5]
+    assert [why.split(": ")[0] for why in code_blocks.other_fences("a.md", text)] == [
+        "a.md:1",
+        "a.md:3",
+        "a.md:9",
+        "a.md:11",
+    ]
+
+
 MAPS = "tests/docs/test_code_blocks.py::test_a_map_on_a_page_has_no_faults"
 
 
