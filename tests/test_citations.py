@@ -68,6 +68,18 @@ def test_every_citation_of_this_checkout_leads_somewhere():
         pytest.param("one way, SD-13", [], id="an id of the table of differences"),
         pytest.param("https://slsa.dev/provenance/v1 https://in-toto.io/Statement/v1", [], id="the names of types"),
         pytest.param(
+            "http://127.0.0.1:80/ http://10.0.0.1. http://localhost:9 http://localhost", [], id="no addresses"
+        ),
+        pytest.param(
+            "http://10.evil.net and https://localhost.evil.org and https://127.evil.org",
+            [
+                "http://10.evil.net is an address outside this repository",
+                "https://localhost.evil.org is an address outside this repository",
+                "https://127.evil.org is an address outside this repository",
+            ],
+            id="addresses that begin as numbers or this machine do",
+        ),
+        pytest.param(
             "see https://kubernetes.io/docs",
             ["https://kubernetes.io is an address outside this repository"],
             id="an address outside",

@@ -92,6 +92,7 @@ def test_a_bare_word_is_no_name(text, faults):
     [
         pytest.param("# see hack/lint/words.py", [], id="a file that is here"),
         pytest.param("# see hack/lint and hack/lint/", [], id="a folder, with a slash or without"),
+        pytest.param("# see preprocess/no.py", [(1, "preprocess/no.py")], id="a package of the product"),
         pytest.param("# see hack/lint/word.py", [(1, "hack/lint/word.py")], id="a file that is not"),
         pytest.param(
             '"""Read.\n\nThe source is docs/plan.md.\n"""', [(3, "docs/plan.md")], id="its line in a docstring"

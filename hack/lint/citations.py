@@ -16,8 +16,8 @@ _ADDRESS = re.compile(r"https?://([^\s,/\"'`{}<>)\]\\:]+)")
 # Names that nobody can own, this machine, a cluster's own services, numbers (of IPv6 in
 # brackets), and the names of XML's spaces and of in-toto's types, which are no addresses.
 _NOWHERE = re.compile(
-    r"(localhost|127\.|10\.|.*\.svc(\.cluster\.local)?$|.*\.svc\.|.*example(\.(com|org|net))?$|.*\.invalid$|[\w-]+$"
-    r"|www\.w3\.org$|in-toto\.io$|slsa\.dev$|0\.0\.0\.0|\d+\.\d+\.\d+\.\d+|\[)"
+    r"(localhost\.?$|.*\.svc(\.cluster\.local)?$|.*\.svc\.|.*example(\.(com|org|net))?$|.*\.invalid$|[\w-]+$"
+    r"|www\.w3\.org$|in-toto\.io$|slsa\.dev$|\d+(\.\d+){3}\.?$|\[)"
 )
 
 

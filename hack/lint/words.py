@@ -18,7 +18,7 @@ from functools import cache
 from pathlib import Path, PurePosixPath
 
 from hack.lint.architecture import LAYERS
-from hack.lint.source_tree import statements
+from hack.lint.source_tree import BESIDE, statements
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -59,7 +59,7 @@ NOT_OURS = ("docs/facts/", "hack/controlplane/modules/", "hack/locks/", "tests/c
 
 _NAME = re.compile(r"[^\W\d]\w*")
 _PART = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[^\W_]+")
-_FOLDERS = "autoscaler|cli|deploy|docs|examples|hack|jobs|kube|launcher|scheduler_ext|simulator|tests|topology|turnout"
+_FOLDERS = "|".join(sorted({*LAYERS, *BESIDE, "deploy", "docs", "examples", "turnout"}))
 _PATH = re.compile(
     rf"(?<![\w./<{{-])(?:{_FOLDERS})/[\w/-]*\w(?:\.(?:py|md|ya?ml|toml|txt|in|json|sh)\b(?!\w))?(?![\w{{<*-])"
 )
