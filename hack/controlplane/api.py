@@ -244,8 +244,10 @@ def collection(body: Mapping[str, Any], namespace: str = "default") -> str:
 
 
 def plural(kind: str) -> str:
-    """Return the resource name of a kind, as Kubernetes forms it: podgroup -> podgroups."""
+    """Return the resource name of a kind, as Kubernetes forms it: PodGroup -> podgroups, Endpoints -> endpoints."""
     word = kind.lower()
+    if word == "endpoints":
+        return word
     if word.endswith(("s", "x", "ch")):
         return f"{word}es"
     return f"{word[:-1]}ies" if word.endswith("y") and word[-2] not in "aeiou" else f"{word}s"

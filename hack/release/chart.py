@@ -29,8 +29,8 @@ def name() -> str:
 def archive() -> bytes:
     """Return the chart as a .tgz. Equal files give equal bytes.
 
-    It holds every file below CHART that git tracks or does not ignore, except .helmignore, below a folder of the
-    chart's name. An untracked draft in the folder of the chart is packed, too.
+    It holds every file below CHART that git tracks, and every untracked one that git does not ignore, such as a draft,
+    below a folder of the chart's name. It leaves out .helmignore. Raises CalledProcessError if this is no git checkout.
     """
     listed = subprocess.run(
         ("git", "ls-files", "-coz", "--exclude-standard", CHART), cwd=ROOT, capture_output=True, check=True

@@ -160,10 +160,10 @@ class BenchmarkJob:
         return True
 
     def kill_process(self, rank: int, limit_s: float) -> KillResult:
-        """Kill the process of a rank with SIGKILL, and return what it cost; LOST if no step follows within `limit_s`
-        seconds.
+        """Kill the process of a rank with SIGKILL, and return what it cost.
 
-        Raises KeyError if the rank's process is not alive or has made no step.
+        LOST if no step follows within `limit_s` seconds, or if all agents end. Raises KeyError if the rank's process is
+        not alive or has made no step, and ProcessLookupError if it ends at the same time.
         """
         return self._kill_and_measure([self.stepping_pids()[rank]], RANKS, limit_s)
 

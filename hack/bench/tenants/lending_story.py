@@ -252,8 +252,9 @@ class LendingStory:
         self._view.put_pod(msgspec.convert(shown, Pod))
 
     def _schedule(self) -> None:
-        """Create and bind pods as job controller and scheduler do: a min whole or not at all, the oldest job first.
+        """Create, delete and bind pods as job controller and scheduler do, for the oldest job first.
 
+        A job below its min gets nodes only if its whole min can run then; beyond its min it gets what is free.
         A rigid job whose pods are all bound starts; its wait is recorded.
         """
         for job in sorted(self.jobs.values(), key=lambda each: each.came_s):
