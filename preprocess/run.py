@@ -94,6 +94,23 @@ class Totals(msgspec.Struct, frozen=True):
     fault_counts: dict[str, int] = msgspec.field(name="faults")
 
 
+class _RecordedTokenizer(msgspec.Struct, frozen=True):
+    """The part of a tokenizer in the record of a run that is read again."""
+
+    engine: Engine  # the engine that was used, not AUTO
+
+
+class _RecordedRun(msgspec.Struct, frozen=True):
+    """The part of the record of a run that is read again. `_run_record` makes the whole."""
+
+    identity: RunIdentity
+    totals: Totals
+    tokenizer: _RecordedTokenizer
+
+
+_recorded_runs = msgspec.json.Decoder(_RecordedRun)
+
+
 def shards_folder(prefix: str) -> str:
     """Return the path of the folder of a run's shards. prefix: of the output."""
     return f"{prefix}.shards"
@@ -145,19 +162,16 @@ def _complete_output(options: Options, identity: RunIdentity) -> Totals | None:
     remedy = f"remove {path}, {datasets}, or choose another prefix"
     if storage.exists(path):
         try:
-            record = msgspec.json.decode(storage.read_bytes(path))
-            made_from = msgspec.convert(record["identity"], RunIdentity)
-            totals = msgspec.convert(record["totals"], Totals)
-            made_by = Engine(record["tokenizer"]["engine"])
-        except (*UNREADABLE, KeyError, TypeError, ValueError) as error:
+            record = _recorded_runs.decode(storage.read_bytes(path))
+        except UNREADABLE as error:
             raise OutputExists(f"{path}: not a record of a run: {error}; {remedy}") from error
-        if (change := first_difference(made_from, identity)) is not None:
+        if (change := first_difference(record.identity, identity)) is not None:
             raise OutputExists(
                 f"{path}: the dataset exists and was made from other inputs or options: {change}; {remedy}"
             )
-        if (change := _engine_change(made_by, options.engine)) is not None:
+        if (change := _engine_change(record.tokenizer.engine, options.engine)) is not None:
             raise OutputExists(f"{path}: the dataset exists: {change}; {remedy}")
-        return totals
+        return record.totals
     if not storage.exists(_plan_path(options)):
         for key in options.keys:
             for suffix in ("idx", "bin"):

@@ -232,6 +232,13 @@ def test_a_room_that_is_too_large_is_told(tmp_path, files, expected):
         pytest.param("preprocess", "msgspec.msgpack.decode(raw, type=list[Note])", ["decoder"], id="a list of them"),
         pytest.param("preprocess", "msgspec.json.decode(raw, type=list[str])", [], id="a built-in type"),
         pytest.param("preprocess", "msgspec.json.decode(raw)", [], id="no type"),
+        pytest.param("preprocess", "msgspec.convert(raw, Note)", ["decoder"], id="a conversion to a structure"),
+        pytest.param("preprocess", "msgspec.convert(raw, type=Note)", ["decoder"], id="the same by keyword"),
+        pytest.param("preprocess", "msgspec.convert(raw, list[str])", [], id="a conversion to a built-in type"),
+        pytest.param(
+            "preprocess", "msgspec.msgpack.Decoder(Note).decode(raw)", ["decoder"], id="a decoder of the call"
+        ),
+        pytest.param("preprocess", "msgspec.json.Decoder(defstruct('A', []))", [], id="a structure of the call"),
         pytest.param("preprocess", "NOTES.decode(raw)", [], id="a decoder of the module"),
         pytest.param("autoscaler", "msgspec.json.decode(raw, type=Note)", [], id="a program without threads"),
     ],

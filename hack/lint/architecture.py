@@ -304,14 +304,37 @@ def decoders(modules: Sequence[Module]) -> Iterator[Fault]:
     for module in modules:
         if module.package not in THREADED:
             continue
-        for node in ast.walk(module.tree):
-            match node:
-                case ast.Call(
-                    func=ast.Attribute(value=ast.Attribute(value=ast.Name(id="msgspec")), attr="decode"),
-                    keywords=options,
-                ) if any(each.arg == "type" and not _is_built_in(each.value) for each in options):
-                    text = "two threads that decode a type first crash: make a Decoder where the module begins"
-                    yield Fault("decoder", module.path, node.lineno, text)
+        for line in sorted({line for line, type_ in _decoded_types(module.tree) if not _is_built_in(type_)}):
+            text = "two threads that decode a type first crash: make a Decoder where the module begins"
+            yield Fault("decoder", module.path, line, text)
+
+
+def _decoded_types(tree: ast.Module) -> Iterator[tuple[int, ast.expr]]:
+    """Yield (line, type) of each decode() and convert() of msgspec with a type, and of each Decoder in a function.
+
+    A type that the function makes itself, by a call such as defstruct(), is left out: no other thread has it. A call in
+    nested functions may be yielded several times.
+    """
+    for node in ast.walk(tree):
+        match node:
+            case ast.Call(
+                func=ast.Attribute(value=ast.Attribute(value=ast.Name(id="msgspec")), attr="decode"), keywords=options
+            ):
+                yield from ((node.lineno, each.value) for each in options if each.arg == "type")
+            case ast.Call(
+                func=ast.Attribute(value=ast.Name(id="msgspec"), attr="convert"), args=values, keywords=options
+            ):
+                yield from ((node.lineno, value) for value in values[1:2])
+                yield from ((node.lineno, each.value) for each in options if each.arg == "type")
+            case ast.FunctionDef() | ast.AsyncFunctionDef():
+                calls = (each for each in ast.walk(node) if isinstance(each, ast.Call))
+                yield from (
+                    (call.lineno, type_)
+                    for call in calls
+                    if isinstance(call.func, ast.Attribute) and call.func.attr == "Decoder"
+                    for type_ in [*call.args[:1], *(each.value for each in call.keywords if each.arg == "type")]
+                    if not isinstance(type_, ast.Call)
+                )
 
 
 def _is_built_in(type_: ast.expr) -> bool:
