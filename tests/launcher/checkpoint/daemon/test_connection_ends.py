@@ -15,6 +15,7 @@ from turnout.launcher.checkpoint.daemon.trainer_client import MAX_LOSSES, Daemon
 from turnout.launcher.checkpoint.format.daemon_messages import (
     MAX_BYTES,
     ArenaPath,
+    Done,
     FetchShard,
     Hello,
     RequestRefused,
@@ -113,6 +114,35 @@ def test_after_the_last_of_several_lost_daemons_no_other_one_is_tried(daemon, tm
         client.held_steps(1)
     assert time.monotonic() < began_s + ANSWERS_S
     client.close()
+
+
+def test_a_late_answer_is_not_the_answer_of_the_next_request(daemon, tmp_path):
+    client, connection = client_of(daemon, tmp_path)
+    with pytest.raises(TimeoutError):
+        client.wait(0.05)
+    connection.sendall(encode(Done()))
+    with pytest.raises(TimeoutError):
+        client.wait(0.5)
+    client.close()
+    rest(connection)
+
+
+def test_no_answer_is_owed_any_more_after_a_daemon_is_lost(daemon, tmp_path):
+    client, first = client_of(daemon, tmp_path)
+    with pytest.raises(TimeoutError):
+        client.wait(0.05)
+    first.close()
+    second = daemon.accept()
+    second.sendall(encode(ArenaPath("/dev/shm/a.arena", 3)))
+    waits = threading.Thread(target=client.wait, args=(ANSWERS_S,), daemon=True)
+    waits.start()
+    with second.makefile("rb") as file:
+        assert read_frame(file.read, MAX_BYTES) is not None
+    second.sendall(encode(Done()))
+    waits.join(ANSWERS_S / 2)
+    assert not waits.is_alive()
+    client.close()
+    rest(second)
 
 
 @contextmanager
