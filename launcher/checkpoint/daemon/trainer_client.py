@@ -172,13 +172,13 @@ class _Request:
 class DaemonLink:
     """A training process's connection to its daemon, and the saves that the daemon has not finished.
 
-    hello: introduces this process to the next daemon. path: of the daemon's socket. on_message: called on a thread with
-    each result of a save. reconnects: if the daemon dies, another one takes its place. Raises DaemonLost if the daemon
-    cannot be reached.
+    `hello`: introduces this process to the next daemon. path: of the daemon's socket. on_message: called on a thread
+    with each result of a save. reconnects: if the daemon dies, another one takes its place. Raises DaemonLost if the
+    daemon cannot be reached.
     """
 
     def __init__(self, hello: Hello, path: str, on_message: Callable[[ToClient], None], *, reconnects: bool) -> None:
-        self._hello, self._path, self._on_message, self._reconnects = hello, path, on_message, reconnects
+        self.hello, self._path, self._on_message, self._reconnects = hello, path, on_message, reconnects
         self._requests: list[_Request] = []  # without an answer on this connection, the oldest first
         self._changed = threading.Condition()
         self._lost = ""
@@ -307,7 +307,7 @@ class DaemonLink:
             new_socket.settimeout(LOG_PERIOD_S)
             try:
                 new_socket.connect(self._path)
-                new_socket.sendall(encode(self._hello))
+                new_socket.sendall(encode(self.hello))
                 answer = _read_answer(new_socket)
                 if isinstance(answer, ArenaPath) and (answer.path or not self._saves):
                     new_socket.settimeout(None)
@@ -379,12 +379,15 @@ class DaemonLink:
             self._requests.remove(request)
 
     def _forget_finished(self, message: Hashed | Persisted | SaveFailed) -> None:
-        """Remove the saves that need not be announced to another daemon: this message is their last result."""
+        """Remove the oldest save of the step that need not be announced to another daemon, since this message is its
+        last result. A step may be saved into several folders.
+        """
         self._losses = 0
-        for epoch, save in list(self._saves.items()):
+        for epoch, save in sorted(self._saves.items()):
             stays = not save.target or save.later
             if save.step == message.step and (stays or not isinstance(message, Hashed)):
                 del self._saves[epoch]
+                return
 
     def close(self) -> None:
         """Disconnect. Calls that still wait raise DaemonLost."""
@@ -419,6 +422,14 @@ class TrainerClient:
             if self._own_daemon is not None:
                 self._own_daemon.end()
             raise
+        self.arena = self._arena_path(hello)
+
+    def introduce(self, hello: Hello) -> None:
+        """Introduce this process again, with another checkpoint folder or number of replicas.
+
+        Raises DaemonLost if the daemon refuses or is lost, and TimeoutError if it does not answer within ANSWER_S.
+        """
+        self.link.hello = hello
         self.arena = self._arena_path(hello)
 
     def reserve(self, size: int, generations: int) -> str:

@@ -208,8 +208,8 @@ class MemorySaver:
         self._place = (0, 1) if replicated else (rank.rank, rank.world)
         target = "" if replicated and rank.rank else rank.folder
         about = (rank.run, rank.worker, rank.rank, local_rank, rank.world, rank.round)
-        hello = Hello(*about, target=target, replicas=replicas, replicated=replicated, read_folder=rank.folder)
-        self.client = TrainerClient(hello, dict(environ), rank.memory, on_message)
+        self._hello = Hello(*about, target=target, replicas=replicas, replicated=replicated, read_folder=rank.folder)
+        self.client = TrainerClient(self._hello, dict(environ), rank.memory, on_message)
         self._copier = Copier(threads)
         self._arena = Arena.open(self.client.arena) if self.client.arena else None
         self._requested_bytes = 0  # bytes requested from the daemon for each generation
@@ -224,6 +224,18 @@ class MemorySaver:
         self._registrar: PageRegistrar | None = None  # of the first device from which memory was saved
         self._sealer = ThreadPoolExecutor(1, "turnout-seal")  # seals what a device copied after the optimizer's step
         self._sealing: tuple[_RunningSave, Future[None]] | None = None
+
+    def change_folder(self, folder: str, replicas: int) -> None:
+        """Name the checkpoint folder of the next saves to the daemon, if it differs from that of the saves before.
+
+        Saves that were announced keep their folder. For a state that is not replicated. folder: absolute path or URL.
+        replicas: how many other workers keep a copy of the next saves. Raises DaemonLost if the daemon is lost, and
+        TimeoutError if it does not answer.
+        """
+        if folder != self._hello.read_folder:
+            hello = msgspec.structs.replace(self._hello, target=folder, replicas=replicas, read_folder=folder)
+            self.client.introduce(hello)
+            self._hello = hello
 
     def prepare(self, state: object, extra_text: str = "") -> int:
         """Allocate memory and map pages for a state like this one, so that the first save is fast. Return the bytes of

@@ -18,9 +18,12 @@ from turnout.launcher.checkpoint.format.daemon_messages import (
     Done,
     FetchShard,
     Hello,
+    Persisted,
     RequestRefused,
+    Save,
     ShardFetched,
     encode,
+    read_at_daemon,
 )
 from turnout.launcher.env import DAEMON
 from turnout.launcher.framing import read_frame
@@ -141,6 +144,22 @@ def test_no_answer_is_owed_any_more_after_a_daemon_is_lost(daemon, tmp_path):
     second.sendall(encode(Done()))
     waits.join(ANSWERS_S / 2)
     assert not waits.is_alive()
+    client.close()
+    rest(second)
+
+
+def test_a_result_ends_one_of_two_saves_of_a_step(daemon, tmp_path):
+    """A step may be saved into two folders. The next daemon learns of the one without a result."""
+    client, first = client_of(daemon, tmp_path)
+    saves = [Save(0, 1, 7, "/first"), Save(1, 2, 7, "/second")]
+    for save in saves:
+        client.link.announce_save(save)
+    first.sendall(encode(Persisted(7, "/first/shard")))
+    first.close()
+    second = daemon.accept()
+    second.sendall(encode(ArenaPath("/dev/shm/a.arena", 3)))
+    with second.makefile("rb") as file:
+        assert read_at_daemon(read_frame(file.read, MAX_BYTES)) == saves[1]
     client.close()
     rest(second)
 
