@@ -70,10 +70,15 @@ class PinnedPages:
         )
         self._thread.start()
 
-    def wait(self) -> None:
-        """Wait until the pages are mapped and registered."""
-        if self._thread is not None:
-            self._thread.join()
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Wait until no preparation runs; return False if one still runs after the limit.
+
+        timeout_s: seconds, None for no limit.
+        """
+        if self._thread is None:
+            return True
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
 
     def is_registered(self, view: memoryview, generation: int) -> bool:
         """Return True if this view's pages are registered: a device then copies into them without blocking the host."""
@@ -251,9 +256,26 @@ class MemorySaver:
         self._prepare_pages(self._reserve(record), plan)
         return record.region_bytes
 
-    def wait_prepared(self) -> None:
-        """Wait until the pages are mapped."""
-        self._pages.wait()
+    def wait(self, timeout_s: float | None = None) -> None:
+        """Finish a pending save; wait until the pages are mapped and the daemon has finished all saves.
+
+        timeout_s: seconds, None for no limit. A copy that runs is finished all the same. Raises TimeoutError after the
+        limit, DaemonLost if the daemon is lost, and the errors of `finish_save`. Saves and the mapping go on after a
+        TimeoutError, and a later call waits for them.
+        """
+        if timeout_s is None:
+            self.finish_save()
+            self._pages.wait()
+            self.client.wait()
+            return
+        until_s = time.monotonic() + timeout_s
+        self.finish_save()
+        if not self._pages.wait(max(until_s - time.monotonic(), 0.0)):
+            raise TimeoutError(f"the memory's pages were not mapped within {timeout_s:g} s")
+        try:
+            self.client.wait(max(until_s - time.monotonic(), 0.0))
+        except TimeoutError as error:
+            raise TimeoutError(f"the daemon has not finished all saves within {timeout_s:g} s") from error
 
     def _prepare_pages(self, arena: Arena, plan: SavePlan) -> None:
         """Start to map the pages of all generations, and to register them if the plan has a tensor on a device."""
