@@ -54,8 +54,9 @@ class PinnedPages:
     def prepare(self, arena: Arena, size: int, registrar: PageRegistrar | None = None) -> None:
         """Map the pages of all generations in the background, and register them if a registrar is given.
 
-        size: bytes of one generation. Does nothing if this size is prepared, or if a preparation still runs. arena:
-        into which is saved; that of an earlier call is forgotten.
+        size: bytes of one generation. Does nothing if a preparation still runs, or if one of this size or a larger one
+        was done; one that failed for lack of memory is repeated. arena: into which is saved. For another arena than
+        before, first wait for the running preparation, and unregister the pages of the former arena.
         """
         if arena is not self._arena:
             self.close()
@@ -107,7 +108,8 @@ class PinnedPages:
         try:
             for generation in generations:
                 self.by_file = arena.populate(generation, size) and self.by_file
-        except NoMemory:  # the next save reports it
+        except NoMemory:  # a save reports missing memory; if there is enough by then, the pages are prepared again
+            self._mapped_bytes = self._requested_bytes = 0
             return
         if registrar is not None:
             self._register(arena, generations, size, registrar)

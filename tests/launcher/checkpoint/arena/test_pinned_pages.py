@@ -147,6 +147,14 @@ def test_the_wait_for_pages_has_a_limit():
     assert pages.wait()
 
 
+def test_pages_without_memory_are_mapped_at_the_next_save():
+    pages, arena = PinnedPages(2), SlowArena()
+    arena.proceeds.set()
+    for _ in range(3):
+        had(pages, arena, SIZE)
+    assert arena.mapped == [(0, SIZE), (1, SIZE)]
+
+
 def test_what_no_driver_takes_is_a_reason_and_no_error():
     """The real runtime is asked: there is no driver here, or no memory at that address."""
     assert CudaRegistrar(torch.device("cuda", 0)).register(0, 1) != ""
