@@ -107,6 +107,10 @@ def test_what_cannot_be_saved_is_told_by_path_and_the_step_before_stays(parts): 
     [
         pytest.param(Piece(3, [Piece(1)]), Piece(3, [Piece(1)]), id="an object that is listed, with another in it"),
         pytest.param({"stage": Stage.GRADIENTS}, {"stage": 2}, id="an enumeration, as its value"),
+        pytest.param(
+            {Stage.GRADIENTS: {("zero", Stage.GRADIENTS): 1}}, {2: {("zero", 2): 1}}, id="enumerations as keys"
+        ),
+        pytest.param([{Stage.GRADIENTS}], [{2}], id="a set of enumerations"),
         pytest.param([{"b", "a"}, set()], [{"a", "b"}, set()], id="sets of plain values"),
         pytest.param(OrderedDict(b=1, a=(2, [3])), OrderedDict(b=1, a=(2, [3])), id="plain values"),
         pytest.param(
