@@ -246,8 +246,8 @@ def _with_metrics(
     """Return an event log, and a context that closes the metrics server.
 
     With settings.output.metrics_port, the event log also counts each event as metrics, and the server listens at
-    `address`. Without it, both do nothing more than `log_event`. Raises CannotListen if the server cannot
-    listen there.
+    `address`. Without it, return `log_event` itself, and a context that does nothing. Raises CannotListen if the server
+    cannot listen there.
     """
     if (port := settings.output.metrics_port) is None:
         return log_event, nullcontext()
@@ -332,7 +332,12 @@ async def _listen_on_any(listener: Listener, address: str, ports: Iterable[int])
 
 
 def _is_coordinator_host(settings: Settings, endpoint: str | None) -> bool:
-    """Return True if the endpoint names this agent. Without an endpoint, the first worker coordinates first."""
+    """Return True if this agent coordinates first: the rendezvous host is this agent's, or no host is set and this is
+    the first worker.
+
+    endpoint: IP address of the rendezvous host; None if no host is set, or if it cannot be resolved. With a host that
+    cannot be resolved, the result is False.
+    """
     if not settings.rendezvous.host:
         return settings.place.order == 0
     return endpoint is not None and (
