@@ -493,8 +493,8 @@ class Agent:
             asyncio.get_running_loop().call_later(0.2, self._inbox.put_nowait, TimerFired("steps", self._session.link))
 
     async def _on_signal(self, number: int) -> None:
-        """Request the roster on SIGUSR1. Leave within drain_grace_s seconds on a first SIGTERM, or at once without a
-        coordinator and training. Stop the processes and end on another signal.
+        """Request the roster on SIGUSR1. On a first SIGTERM leave within drain_grace_s seconds; leave at once if this
+        agent has no coordinator and trains nothing. Stop the processes and end on another signal.
 
         After a first SIGTERM, any further signal but SIGUSR1 kills the processes at once. number: of the signal. The
         exit is DRAINED if SIGTERM was among the signals, else INTERRUPTED.

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from importlib.util import find_spec
+from itertools import takewhile
 from pathlib import Path
 
 from turnout.launcher.addresses import free_port, is_own_address, own_address, resolve_host
@@ -245,8 +246,8 @@ def _with_metrics(
     """Return an event log, and a context that closes the metrics server.
 
     With settings.output.metrics_port, the event log also counts each event as metrics, and the server listens at
-    `address`. Without it, both do nothing more than `log_event`. Raises CannotListen if the server cannot
-    listen there.
+    `address`. Without it, return `log_event` itself, and a context that does nothing. Raises CannotListen if the server
+    cannot listen there.
     """
     if (port := settings.output.metrics_port) is None:
         return log_event, nullcontext()
@@ -331,7 +332,12 @@ async def _listen_on_any(listener: Listener, address: str, ports: Iterable[int])
 
 
 def _is_coordinator_host(settings: Settings, endpoint: str | None) -> bool:
-    """Return True if the endpoint names this agent. Without an endpoint, the first worker coordinates first."""
+    """Return True if this agent coordinates first: the rendezvous host is this agent's, or no host is set and this is
+    the first worker.
+
+    endpoint: IP address of the rendezvous host; None if no host is set, or if it cannot be resolved. With a host that
+    cannot be resolved, the result is False.
+    """
     if not settings.rendezvous.host:
         return settings.place.order == 0
     return endpoint is not None and (
@@ -368,12 +374,17 @@ _INTEL = "0x8086"  # vendor of XPUs on the PCI bus
 def count_devices(kind: Devices, environ: Mapping[str, str], dev: Path = _DEV, drm: Path = _DRM) -> int:
     """Count the GPUs of this kind: for XPU Intel's render devices, else those of NVIDIA.
 
-    NVIDIA's are the entries of CUDA_VISIBLE_DEVICES, or without that variable the device files. dev, drm: /dev and
-    /sys/class/drm. Raises OSError if /dev cannot be listed.
+    NVIDIA's are the entries of CUDA_VISIBLE_DEVICES before the first invalid one, such as -1, and none if one is listed
+    twice; without that variable, the device files. dev, drm: /dev and /sys/class/drm. Raises OSError if /dev cannot be
+    listed.
     """
     if kind is Devices.XPU:
         vendors = [drm / device.name / "device" / "vendor" for device in dev.glob("dri/renderD*")]
         return sum(vendor.is_file() and vendor.read_text().strip() == _INTEL for vendor in vendors)
     if (visible := environ.get("CUDA_VISIBLE_DEVICES")) is not None:
-        return len([name for name in visible.split(",") if name.strip()])
+        entries = [entry.strip() for entry in visible.split(",")]
+        # CUDA accepts numbers, or names with one prefix.
+        pattern = entries[0][:4] if entries[0].startswith(("GPU-", "MIG-")) else "[0-9]"
+        valid_entries = list(takewhile(re.compile(pattern).match, entries))
+        return len(valid_entries) if len({*valid_entries}) == len(valid_entries) else 0
     return len([name for name in os.listdir(dev) if re.fullmatch(r"nvidia\d+", name)])

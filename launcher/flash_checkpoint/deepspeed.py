@@ -195,8 +195,10 @@ class DeepSpeedCheckpointer:
 
     @contextmanager
     def _with_own_engine(self) -> Iterator[tuple[FlashCheckpointEngine, str]]:
-        """Replace the checkpoint engine of DeepSpeed's engine by ours within a block; yield ours and an empty
-        folder.
+        """Replace the checkpoint engine of DeepSpeed's engine by ours within a block, and let every rank save its part
+        (`save_non_zero_checkpoint`).
+
+        Yields our engine and an empty folder, which is deleted after the block.
         """
         engine = self._engine
         own_engine, first = engine.checkpoint_engine, getattr(engine, "save_non_zero_checkpoint", True)

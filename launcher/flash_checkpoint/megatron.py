@@ -387,7 +387,8 @@ def wait_latest_checkpoint(timeout: float = 1800) -> None:
 
 
 def _parts_for(folder: str | os.PathLike[str] | None, option: str, replicas: int) -> Parts:
-    """Return the Parts of a folder, always the same object. Raises ValueError without a folder.
+    """Return the Parts of a folder and a number of replicas, the same object at each call with these two. Raises
+    ValueError without a folder.
 
     option: Megatron's option for the folder, for the message. replicas: how many other workers keep each shard.
     """
@@ -404,6 +405,6 @@ def _check_arguments(other_arguments: dict[str, Any], ignored: Iterable[str]) ->
     """
     for name, value in other_arguments.items():
         if name not in (*ignored, *_UNSUPPORTED_ARGUMENTS):
-            raise TypeError(f"{name}: this is known neither here nor to Megatron's own")
+            raise TypeError(f"{name}: unknown argument: neither Turnout nor Megatron's function has it")
         if name in _UNSUPPORTED_ARGUMENTS and value is not None:
             raise NotImplementedError(f"{name} is for tools that convert checkpoints: use Megatron's own for these")

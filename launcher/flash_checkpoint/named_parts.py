@@ -35,20 +35,21 @@ Kinds = Mapping[str, type]  # classes whose objects may be saved, by the name in
 
 
 def encode_object(value: object, kinds: Kinds, path: str = "") -> object:
-    """Return a value with objects of these kinds, sets and enumerations replaced by plain values, in depth.
+    """Return a value with objects of these kinds, sets, and enumerations of integers and of text replaced by plain
+    values, in depth; enumerations also in keys of dicts and in sets.
 
-    kinds: the classes by the name under which they are saved; only exact types count. path: of the value, for messages.
-    Raises BadState for a dict that has the marker key.
+    Any other value, such as a frozenset, stays as it is. kinds: the classes by the name under which they are saved;
+    only exact types count. path: of the value, for messages. Raises BadState for a dict that has the marker key.
     """
     for name, kind in kinds.items():
         if type(value) is kind:
             return {_MARK: name, "fields": encode_object(dict(vars(value)), kinds, path)}
-    if isinstance(value, Enum) and isinstance(value, int | str):
-        return value.value
+    if isinstance(value, Enum):
+        return _plain_key(value)
     if isinstance(value, dict):
         return _plain_dict(value, kinds, path)
-    if type(value) is set and all(map(_is_key, value)):
-        return {_MARK: _SET, "fields": sorted(value, key=repr)}  # the same order on all ranks
+    if type(value) is set and all(map(_is_key, plain_items := [_plain_key(each) for each in value])):
+        return {_MARK: _SET, "fields": sorted(plain_items, key=repr)}  # the same order on all ranks
     if type(value) is list or type(value) is tuple:
         items = [encode_object(each, kinds, f"{path}/{index}") for index, each in enumerate(value)]
         return items if type(value) is list else tuple(items)
@@ -63,10 +64,17 @@ def _plain_dict(dictionary: dict[Any, Any], kinds: Kinds, path: str) -> object:
     """
     if _MARK in dictionary:
         raise BadState(path, f"the key {_MARK!r} is taken")
-    items = [(key, encode_object(each, kinds, f"{path}/{key}")) for key, each in dictionary.items()]
+    items = [(_plain_key(key), encode_object(each, kinds, f"{path}/{key}")) for key, each in dictionary.items()]
     if not all(_is_key(key) for key, _ in items):
         return {_MARK: _PAIRS, "fields": [[key, each] for key, each in items]}
     return OrderedDict(items) if isinstance(dictionary, OrderedDict) else dict(items)
+
+
+def _plain_key(key: object) -> object:
+    """Return the value of an enumeration of integers or of text, also within a tuple; any other key unchanged."""
+    if isinstance(key, Enum) and isinstance(key, int | str):
+        return key.value
+    return tuple(map(_plain_key, key)) if type(key) is tuple else key
 
 
 def _is_key(key: object) -> bool:

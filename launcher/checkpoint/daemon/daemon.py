@@ -70,13 +70,17 @@ class Session:
         self._daemon, self._send, self._log_event = daemon, send, log_event
         self._rank_store: RankStore | None = None
         self._saves: set[asyncio.Task[None]] = set()
+        self._pending_waits: list[
+            set[asyncio.Task[None]]
+        ] = []  # for each Wait without answer: the saves that it awaits
         self._newest_epoch = 0  # epoch of the newest Save
         self._stats = Stats()
         self._connected = True
         self._rank = self._round = 0  # as Hello names them
 
     async def handle(self, message: ToDaemon) -> ToClient | None:
-        """Carry out one message of a training process or of the agent, and return the answer; None if it gets none.
+        """Carry out one message of a training process or of the agent, and return the answer; None if it gets none, or
+        gets it later, as a Wait.
 
         Failures of a request are answers too (SaveFailed, RequestRefused). Raises BadFrame if the message is not
         allowed here, such as one of a training process before its Hello.
@@ -124,8 +128,8 @@ class Session:
     async def _handle_registered(self, rank_store: RankStore, message: ToDaemon) -> ToClient | None:
         """Carry out one message of a registered rank, and return the answer.
 
-        None if the message gets no answer. Raises BadFrame for a message that a trainer may not send. rank_store: of
-        the rank that sent the message.
+        None if the message gets no answer, or gets it later. Raises BadFrame for a message that a trainer may not send.
+        rank_store: of the rank that sent the message.
         """
         match message:
             case ReserveMemory(bytes=size, generations=generations):
@@ -142,9 +146,10 @@ class Session:
                     self._daemon.replicator.abandon_copy()
                 return SaveDropped(dropped_step)
             case Wait():
-                while self._saves:
-                    await asyncio.wait(list(self._saves))
-                return Done()
+                if not self._saves:
+                    return Done()
+                self._pending_waits.append(set(self._saves))  # later messages are not held back meanwhile
+                return None
             case GetStats():
                 replicated, uncopied = self._daemon.replicator.progress()
                 return self._update_stats(
@@ -179,7 +184,16 @@ class Session:
         job = SaveJob(save.step, generation, record, target, announced_s=time.time())
         task = self._daemon.start_task(self._run_save(rank_store, save.epoch, job))
         self._saves.add(task)
-        task.add_done_callback(self._saves.discard)
+        task.add_done_callback(self._end_save)
+
+    def _end_save(self, task: asyncio.Task[None]) -> None:
+        """Forget the finished task of a save, and answer each Wait that awaited only this one."""
+        self._saves.discard(task)
+        for saves in self._pending_waits:
+            saves.discard(task)
+        for _ in range(self._pending_waits.count(set())):
+            self._send_message(Done())
+        self._pending_waits = [saves for saves in self._pending_waits if saves]
 
     async def _run_save(self, rank_store: RankStore, epoch: int, job: SaveJob) -> None:
         """Run the pipeline of a save. A save without a target in storage is hashed only if it is still the newest."""

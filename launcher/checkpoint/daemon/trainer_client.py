@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
@@ -159,17 +160,26 @@ class OwnDaemon:
         self._socket_folder.cleanup()
 
 
+@dataclass(eq=False, slots=True)
+class _Request:
+    """A request that was sent to the daemon, and its answer once there is one."""
+
+    kinds: type[object] | tuple[type[object], ...]  # of its answer
+    connection: int = 0  # number of the connection on which it was sent last, 0 for none
+    answer: ToClient | None = None
+
+
 class DaemonLink:
     """A training process's connection to its daemon, and the saves that the daemon has not finished.
 
-    hello: introduces this process to the next daemon. path: of the daemon's socket. on_message: called on a thread with
-    each result of a save. reconnects: if the daemon dies, another one takes its place. Raises DaemonLost if the daemon
-    cannot be reached.
+    `hello`: introduces this process to the next daemon. path: of the daemon's socket. on_message: called on a thread
+    with each result of a save. reconnects: if the daemon dies, another one takes its place. Raises DaemonLost if the
+    daemon cannot be reached.
     """
 
     def __init__(self, hello: Hello, path: str, on_message: Callable[[ToClient], None], *, reconnects: bool) -> None:
-        self._hello, self._path, self._on_message, self._reconnects = hello, path, on_message, reconnects
-        self._answers: list[ToClient] = []
+        self.hello, self._path, self._on_message, self._reconnects = hello, path, on_message, reconnects
+        self._requests: list[_Request] = []  # without an answer on this connection, the oldest first
         self._changed = threading.Condition()
         self._lost = ""
         self._unpinned = 0  # announced saves that the daemon has not pinned yet
@@ -222,19 +232,19 @@ class DaemonLink:
     def ask(
         self, message: ToDaemon, timeout_s: float | None, kinds: type[object] | tuple[type[object], ...]
     ) -> ToClient:
-        """Send a request and return the first answer of these kinds.
+        """Send a request and return its answer, which is of one of these kinds.
 
-        The request is repeated to a new daemon if the first one has died. timeout_s: seconds, None for no limit. Raises
-        TimeoutError after them, and DaemonLost if no daemon can be reached any more.
+        The daemon answers requests of the same kinds in order. The request is repeated to a new daemon if the first one
+        has died. timeout_s: seconds, None for no limit. Raises TimeoutError after them, and the late answer is dropped;
+        raises DaemonLost if no daemon can be reached any more.
         """
         until_s = time.monotonic() + (timeout_s if timeout_s is not None else threading.TIMEOUT_MAX)
-        asked_connection = 0  # the connection on which it was asked
+        request = _Request(kinds)
 
         def is_over() -> bool:
             """Return True if there is an answer, a new connection, or no daemon any more."""
-            if self._lost or (self._connected and self._connected != asked_connection):
-                return True
-            return any(isinstance(each, kinds) for each in self._answers)
+            is_new = bool(self._connected) and self._connected != request.connection
+            return bool(self._lost) or is_new or request.answer is not None
 
         while True:
             with self._changed:
@@ -242,19 +252,25 @@ class DaemonLink:
                     if time.monotonic() >= until_s:
                         raise TimeoutError(f"the daemon has not answered within {timeout_s:g} s")
                     log.warning("daemon_awaited", extra={"answer_to": type(message).__name__, "at": self._path})
-                for index, each in enumerate(self._answers):
-                    if isinstance(each, kinds):
-                        return self._answers.pop(index)
+                if request.answer is not None:
+                    return request.answer
                 if self._lost:
                     raise DaemonLost(self._lost)
-                asked_connection = self._connected
-            self._send(message, asked_connection)  # to the next daemon again, if the one that was asked has died
+                request.connection = self._connected
+            self._send(message, request.connection, request)  # again, if the daemon that was asked has died
 
-    def _send(self, message: ToDaemon, connection: int) -> None:
-        """Send a message on the connection with this number, 0 for none. Drop it if that connection is lost."""
+    def _send(self, message: ToDaemon, connection: int, request: _Request | None = None) -> None:
+        """Send a message on the connection with this number, 0 for none. Drop it if that connection is lost.
+
+        request: gets the answer; None for a message without one, and for a Save.
+        """
         with self._sending, suppress(OSError):
-            if connection and connection == self._connected:
-                self._socket.sendall(encode(message))
+            with self._changed:
+                if not connection or connection != self._connected:
+                    return
+                if request is not None:
+                    self._requests.append(request)
+            self._socket.sendall(encode(message))
 
     def _read_daemons(self) -> None:
         """Read the messages of one daemon after the other, until none can be reached or this client is closed."""
@@ -262,6 +278,7 @@ class DaemonLink:
             why = self._read()
             with self._changed:
                 number, self._connected = self._connected, 0
+                self._requests.clear()
                 self._unpinned = len(self._saves)
                 self._losses += 1
                 if self._closed or self._lost or not self._reconnects or self._losses >= MAX_LOSSES:
@@ -290,7 +307,7 @@ class DaemonLink:
             new_socket.settimeout(LOG_PERIOD_S)
             try:
                 new_socket.connect(self._path)
-                new_socket.sendall(encode(self._hello))
+                new_socket.sendall(encode(self.hello))
                 answer = _read_answer(new_socket)
                 if isinstance(answer, ArenaPath) and (answer.path or not self._saves):
                     new_socket.settimeout(None)
@@ -347,18 +364,30 @@ class DaemonLink:
             elif isinstance(message, RequestRefused) and message.reason == "failed":
                 self._lost = self._lost or message.detail  # no request gets an answer any more
             elif not isinstance(message, Hashed | Persisted | SaveFailed):
-                self._answers.append(message)
+                self._accept_answer(message)
             self._changed.notify_all()
         if isinstance(message, Hashed | Persisted | SaveFailed):
             self._on_message(message)
 
+    def _accept_answer(self, message: ToClient) -> None:
+        """Store the answer to the oldest request that has none and awaits its kind. If that has timed out, nobody reads
+        it. Ignore an answer that no request awaits.
+        """
+        request = next((each for each in self._requests if isinstance(message, each.kinds)), None)
+        if request is not None:
+            request.answer = message
+            self._requests.remove(request)
+
     def _forget_finished(self, message: Hashed | Persisted | SaveFailed) -> None:
-        """Remove the saves that need not be announced to another daemon: this message is their last result."""
+        """Remove the oldest save of the step that need not be announced to another daemon, since this message is its
+        last result. A step may be saved into several folders.
+        """
         self._losses = 0
-        for epoch, save in list(self._saves.items()):
+        for epoch, save in sorted(self._saves.items()):
             stays = not save.target or save.later
             if save.step == message.step and (stays or not isinstance(message, Hashed)):
                 del self._saves[epoch]
+                return
 
     def close(self) -> None:
         """Disconnect. Calls that still wait raise DaemonLost."""
@@ -393,6 +422,14 @@ class TrainerClient:
             if self._own_daemon is not None:
                 self._own_daemon.end()
             raise
+        self.arena = self._arena_path(hello)
+
+    def introduce(self, hello: Hello) -> None:
+        """Introduce this process again, with another checkpoint folder or number of replicas.
+
+        Raises DaemonLost if the daemon refuses or is lost, and TimeoutError if it does not answer within ANSWER_S.
+        """
+        self.link.hello = hello
         self.arena = self._arena_path(hello)
 
     def reserve(self, size: int, generations: int) -> str:

@@ -53,17 +53,21 @@ class MemorySavers:
         self._closes = False
 
     def of(self, rank: ProcessInfo, environ: Mapping[str, str], generations: int = 3, replicas: int = 0) -> MemorySaver:
-        """Return the saver of this rank; open it at the first call. Close it and open a new one if `rank` differs from
-        that of the call before, such as in another round.
+        """Return the saver of this rank, for the folder of `rank`; open it at the first call.
 
-        environ: of this process. generations, replicas: as for Checkpointer; they count only when it is opened. All
-        savers are closed at the exit of the process. Raises DaemonLost if no daemon can be reached or it refuses, and
-        TimeoutError if it does not answer.
+        All folders share the saver of a run, worker and local rank, since the rank has one arena. It is closed and a
+        new one is opened if another field of `rank` differs from that of the call before, such as its round. A caller
+        that still has the closed saver gets DaemonLost from it. environ: of this process. generations, replicas: as for
+        Checkpointer; they count when it is opened, `replicas` also when the folder changes. All savers are closed at
+        the exit of the process. Raises DaemonLost if no daemon can be reached or it refuses, and TimeoutError if it
+        does not answer.
         """
         key = (rank.run, rank.worker, rank.local_rank)
         with self._guard:
             opened = self._open.get(key)
-            if opened is not None and opened[0] == rank:
+            place = replace(rank, folder="", stored_step=None)  # what the folders of this rank have in common
+            if opened is not None and opened[0] == place:
+                opened[1].change_folder(rank.folder, replicas)
                 return opened[1]
             if opened is not None:  # the same process is in another world now
                 opened[1].close()
@@ -76,7 +80,7 @@ class MemorySavers:
                 on_message=_log_failed_save,
                 replicas=replicas,
             )
-            self._open[key] = rank, memory
+            self._open[key] = place, memory
             if not self._closes:
                 self._closes = True
                 atexit.register(self.close)

@@ -205,10 +205,10 @@ class FlashStorageWriter(StorageWriter):  # type: ignore[misc, unused-ignore]
 
         Does nothing before write_data(). A write or commit that fails ends the wait, too, and is logged, not raised.
         timeout_s: seconds, None for no limit. Raises TimeoutError after them, and DaemonLost if the daemon is lost.
+        After a TimeoutError the saves go on, and a later call waits for them.
         """
         if self._memory is not None:
-            self._memory.wait_prepared()
-            self._memory.client.wait(timeout_s)
+            self._memory.wait(timeout_s)
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:

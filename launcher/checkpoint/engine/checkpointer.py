@@ -311,13 +311,13 @@ class Checkpointer:
         """Wait until every save is hashed and, if it has a target in storage, written there, or has failed or was
         dropped; on rank 0 until the steps are committed.
 
-        timeout_s: None to wait without limit. Raises TimeoutError if that takes longer, and DaemonLost if the daemon
-        is lost. A failed save is not raised: see `on_failure`.
+        Also waits until the memory's pages are mapped. timeout_s: seconds, None for no limit. A copy that an overlapped
+        save has begun is finished all the same. Raises TimeoutError if all that takes longer, and DaemonLost if the
+        daemon is lost. After a TimeoutError the saves go on, and a later call waits for them. A failed save is not
+        raised: see `on_failure`.
         """
         if self._memory is not None:
-            self._memory.finish_save()
-            self._memory.wait_prepared()
-            self._memory.client.wait(timeout_s)
+            self._memory.wait(timeout_s)
 
     def stats(self) -> SaveStats:
         """Report the progress and failures of this rank's saves.

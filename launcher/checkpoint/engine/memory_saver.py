@@ -54,8 +54,9 @@ class PinnedPages:
     def prepare(self, arena: Arena, size: int, registrar: PageRegistrar | None = None) -> None:
         """Map the pages of all generations in the background, and register them if a registrar is given.
 
-        size: bytes of one generation. Does nothing if this size is prepared, or if a preparation still runs. arena:
-        into which is saved; that of an earlier call is forgotten.
+        size: bytes of one generation. Does nothing if a preparation still runs, or if one of this size or a larger one
+        was done; one that failed for lack of memory is repeated. arena: into which is saved. For another arena than
+        before, first wait for the running preparation, and unregister the pages of the former arena.
         """
         if arena is not self._arena:
             self.close()
@@ -70,10 +71,15 @@ class PinnedPages:
         )
         self._thread.start()
 
-    def wait(self) -> None:
-        """Wait until the pages are mapped and registered."""
-        if self._thread is not None:
-            self._thread.join()
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Wait until no preparation runs; return False if one still runs after the limit.
+
+        timeout_s: seconds, None for no limit.
+        """
+        if self._thread is None:
+            return True
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
 
     def is_registered(self, view: memoryview, generation: int) -> bool:
         """Return True if this view's pages are registered: a device then copies into them without blocking the host."""
@@ -102,7 +108,8 @@ class PinnedPages:
         try:
             for generation in generations:
                 self.by_file = arena.populate(generation, size) and self.by_file
-        except NoMemory:  # the next save reports it
+        except NoMemory:  # a save reports missing memory; if there is enough by then, the pages are prepared again
+            self._mapped_bytes = self._requested_bytes = 0
             return
         if registrar is not None:
             self._register(arena, generations, size, registrar)
@@ -208,8 +215,8 @@ class MemorySaver:
         self._place = (0, 1) if replicated else (rank.rank, rank.world)
         target = "" if replicated and rank.rank else rank.folder
         about = (rank.run, rank.worker, rank.rank, local_rank, rank.world, rank.round)
-        hello = Hello(*about, target=target, replicas=replicas, replicated=replicated, read_folder=rank.folder)
-        self.client = TrainerClient(hello, dict(environ), rank.memory, on_message)
+        self._hello = Hello(*about, target=target, replicas=replicas, replicated=replicated, read_folder=rank.folder)
+        self.client = TrainerClient(self._hello, dict(environ), rank.memory, on_message)
         self._copier = Copier(threads)
         self._arena = Arena.open(self.client.arena) if self.client.arena else None
         self._requested_bytes = 0  # bytes requested from the daemon for each generation
@@ -225,6 +232,18 @@ class MemorySaver:
         self._sealer = ThreadPoolExecutor(1, "turnout-seal")  # seals what a device copied after the optimizer's step
         self._sealing: tuple[_RunningSave, Future[None]] | None = None
 
+    def change_folder(self, folder: str, replicas: int) -> None:
+        """Name the checkpoint folder of the next saves to the daemon, if it differs from that of the saves before.
+
+        Saves that were announced keep their folder. For a state that is not replicated. folder: absolute path or URL.
+        replicas: how many other workers keep a copy of the next saves. Raises DaemonLost if the daemon is lost, and
+        TimeoutError if it does not answer.
+        """
+        if folder != self._hello.read_folder:
+            hello = msgspec.structs.replace(self._hello, target=folder, replicas=replicas, read_folder=folder)
+            self.client.introduce(hello)
+            self._hello = hello
+
     def prepare(self, state: object, extra_text: str = "") -> int:
         """Allocate memory and map pages for a state like this one, so that the first save is fast. Return the bytes of
         one generation.
@@ -239,9 +258,26 @@ class MemorySaver:
         self._prepare_pages(self._reserve(record), plan)
         return record.region_bytes
 
-    def wait_prepared(self) -> None:
-        """Wait until the pages are mapped."""
-        self._pages.wait()
+    def wait(self, timeout_s: float | None = None) -> None:
+        """Finish a pending save; wait until the pages are mapped and the daemon has finished all saves.
+
+        timeout_s: seconds, None for no limit. A copy that runs is finished all the same. Raises TimeoutError after the
+        limit, DaemonLost if the daemon is lost, and the errors of `finish_save`. Saves and the mapping go on after a
+        TimeoutError, and a later call waits for them.
+        """
+        if timeout_s is None:
+            self.finish_save()
+            self._pages.wait()
+            self.client.wait()
+            return
+        until_s = time.monotonic() + timeout_s
+        self.finish_save()
+        if not self._pages.wait(max(until_s - time.monotonic(), 0.0)):
+            raise TimeoutError(f"the memory's pages were not mapped within {timeout_s:g} s")
+        try:
+            self.client.wait(max(until_s - time.monotonic(), 0.0))
+        except TimeoutError as error:
+            raise TimeoutError(f"the daemon has not finished all saves within {timeout_s:g} s") from error
 
     def _prepare_pages(self, arena: Arena, plan: SavePlan) -> None:
         """Start to map the pages of all generations, and to register them if the plan has a tensor on a device."""

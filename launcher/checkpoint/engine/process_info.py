@@ -61,9 +61,11 @@ class ProcessInfo:
 
     @classmethod
     def of(cls, environ: Mapping[str, str], folder: str) -> ProcessInfo:
-        """Read a process's identity from its environment.
+        """Read a process's identity from its environment. A variable that is missing or no integer counts as its
+        default: rank 0 of 1.
 
-        folder: where its checkpoints are stored. Without an agent, a restarted process finds its memory by this folder.
+        folder: where its checkpoints are stored, an absolute path or URL; another spelling is another folder. Without
+        an agent, a restarted process finds its memory by this folder.
         """
 
         def number(name: str, default: int) -> int:

@@ -78,7 +78,7 @@ class Save(_DaemonFrame, tag=3, frozen=True):
 
 
 class Wait(_DaemonFrame, tag=4, frozen=True):
-    """Asks for Done when no earlier save is in flight."""
+    """Asks for Done when no earlier save is in flight. Messages that are sent meanwhile are answered before."""
 
 
 class GetStats(_DaemonFrame, tag=5, frozen=True):

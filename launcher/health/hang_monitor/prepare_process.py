@@ -117,8 +117,9 @@ class _OptimizerImport(MetaPathFinder):
 def traceable_environment(env: Mapping[str, str], script: str = "") -> dict[str, str]:
     """Return `env` with the startup hook on PYTHONPATH, for a program that replaces this process.
 
-    If that program is Python, it is then prepared for stack traces. script: the script that it runs, "" if unknown.
-    Returns `env` unchanged without an agent, and if a module of the user beside the script has our package's name.
+    If that program is Python, it is then prepared for stack traces. TURNOUT_PROCESS is set to the pid of this process,
+    which the program keeps. script: the script that it runs, "" if unknown. Returns an unchanged copy of `env` if no
+    agent runs, or if a module or folder of the user has our package's name, beside the script or in the current folder.
     """
     if not env.get(PROGRESS) or any(_shadows(folder) for folder in (os.path.dirname(script), os.getcwd())):
         return dict(env)

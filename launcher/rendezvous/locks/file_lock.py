@@ -415,7 +415,8 @@ class RoundFiles:
     def _read_record(self, folder: int, name: str) -> RoundRecord | None:
         """Return the record in a round file; None if the file does not exist.
 
-        folder: its file descriptor. name: of the file. Raises BadRecord if the file is damaged or no member wrote it.
+        folder: its file descriptor. name: of the file. Raises BadRecord if the file is damaged or no member wrote it,
+        and OSError if storage fails.
         """
         content = self.folder.read(folder, name)
         return None if content is None else unseal(content)

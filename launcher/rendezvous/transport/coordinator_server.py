@@ -150,7 +150,8 @@ class HeartbeatIntervals:
         return interval
 
     def change(self, members: int, now_s: float) -> HeartbeatInterval | None:
-        """Return the intervals to announce to all members; None while those that they use differ by at most half.
+        """Return the intervals to announce to all members; None while the right interval is at most 1.5 times the one
+        that was announced last, and the longest one in use is at most 1.5 times the right one.
 
         With far more members, those that joined a smaller world would count this coordinator as silent. With far fewer,
         the silence limit of the larger world would stay.

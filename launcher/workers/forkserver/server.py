@@ -45,7 +45,9 @@ from turnout.launcher.workers.forkserver.messages import (
     read_order,
 )
 
-MAX_LISTEN_WAIT_S = 0.03  # seconds to wait until rank 0 listens
+MAX_LISTEN_WAIT_S = (
+    0.03  # seconds to wait until rank 0 listens: at most these on this host, all of them for another host
+)
 _POLL_S = 0.001  # seconds between two checks
 
 _LISTEN_STATE = "0A"  # the kernel's code of a listening socket
@@ -55,14 +57,14 @@ _SOCK_DIAG, _BY_FAMILY, _DONE, _REQUEST, _DUMP = 4, 20, 3, 0x1, 0x300  # linux/n
 _ANSWER_BYTES = 1 << 13
 
 
-def wait_before_first(env: Mapping[str, str], max_s: float = MAX_LISTEN_WAIT_S) -> None:
-    """Sleep `max_s` seconds if rank 0 runs on another worker, so that its store probably listens before our processes
+def wait_before_first(env: Mapping[str, str], wait_s: float = MAX_LISTEN_WAIT_S) -> None:
+    """Sleep `wait_s` seconds if rank 0 runs on another worker, so that its store probably listens before our processes
     connect.
 
     env: environment of the first process of this worker.
     """
     if env.get("RANK", "0") != "0":
-        time.sleep(max_s)
+        time.sleep(wait_s)
 
 
 def wait_until_listening(env: Mapping[str, str], max_s: float = MAX_LISTEN_WAIT_S) -> None:

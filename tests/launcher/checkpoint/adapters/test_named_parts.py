@@ -9,7 +9,12 @@ from enum import Enum
 import pytest
 import torch
 
+from turnout.launcher.checkpoint.daemon.trainer_client import OwnDaemon
 from turnout.launcher.checkpoint.dcp.reader import memories
+from turnout.launcher.checkpoint.format.daemon_messages import Hello
+from turnout.launcher.checkpoint.storage.posix_store import open_store
+from turnout.launcher.checkpoint.storage.step_reader import committed_steps
+from turnout.launcher.env import DAEMON, MEMORY, RUN, WORKER
 from turnout.launcher.errors import BadCheckpoint, BadState
 from turnout.launcher.flash_checkpoint.named_parts import Parts, decode_object, encode_object
 
@@ -67,6 +72,28 @@ def test_parts_come_back_from_memory_and_from_storage(parts, tmp_path):  # DL-63
         assert model["empty"].shape == (0, 2)
 
 
+@pytest.fixture
+def agent_environ(memory):
+    """The environment under an agent; a daemon of this test stands for the agent's."""
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("TURNOUT_")}
+    daemon = OwnDaemon(Hello("job", "w0", 0, 0, 1, 0), memory, environ | {MEMORY: str(memory)})
+    yield environ | {DAEMON: daemon.path, RUN: "job", WORKER: "w0", MEMORY: str(memory)}
+    memories.close()
+    daemon.end()
+
+
+def test_saves_to_several_folders_under_an_agent_are_all_awaited(agent_environ, tmp_path):
+    folders = [str(tmp_path / name) for name in ("first", "second")]
+    savers = [Parts(folder, environ=agent_environ) for folder in folders]
+    for step in (1, 2):
+        for saver in savers:
+            saver.save(step, {"model": {"w": torch.ones(2) * step}}, disk=True)
+    for saver in savers:
+        saver.wait(60)
+    for folder in folders:
+        assert committed_steps(open_store(folder), lambda word, fields: None) == (1, 2)
+
+
 def test_what_cannot_be_saved_is_told_by_path_and_the_step_before_stays(parts):  # DL-63
     saver = parts()
     saver.save(1, {"model": {"w": torch.ones(2)}}, disk=False)
@@ -80,6 +107,10 @@ def test_what_cannot_be_saved_is_told_by_path_and_the_step_before_stays(parts): 
     [
         pytest.param(Piece(3, [Piece(1)]), Piece(3, [Piece(1)]), id="an object that is listed, with another in it"),
         pytest.param({"stage": Stage.GRADIENTS}, {"stage": 2}, id="an enumeration, as its value"),
+        pytest.param(
+            {Stage.GRADIENTS: {("zero", Stage.GRADIENTS): 1}}, {2: {("zero", 2): 1}}, id="enumerations as keys"
+        ),
+        pytest.param([{Stage.GRADIENTS}], [{2}], id="a set of enumerations"),
         pytest.param([{"b", "a"}, set()], [{"a", "b"}, set()], id="sets of plain values"),
         pytest.param(OrderedDict(b=1, a=(2, [3])), OrderedDict(b=1, a=(2, [3])), id="plain values"),
         pytest.param(

@@ -2,6 +2,7 @@
 
 import ctypes
 import tempfile
+import threading
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from turnout.launcher.checkpoint.arena.arena import Arena, address_of
 from turnout.launcher.checkpoint.arena.arena_files import boot_id
 from turnout.launcher.checkpoint.engine.memory_saver import PinnedPages
 from turnout.launcher.checkpoint.format.arena_layout import PAGE_BYTES, Identity
+from turnout.launcher.errors import NoMemory
 
 SIZE = 16 * PAGE_BYTES
 
@@ -117,6 +119,40 @@ def test_a_driver_that_refuses_is_told_of_once_and_asked_again_for_more(arena, c
         ("memory_not_registered", "cudaHostRegister: error 2")
     ] * 2
     pages.close()
+
+
+class SlowArena:
+    """Maps pages once the test says so; the first of them not at all."""
+
+    identity = Identity("run", "worker", 0, "boot", 2)
+
+    def __init__(self):
+        self.mapped, self.proceeds, self._has_failed = [], threading.Event(), False
+
+    def populate(self, generation, size):
+        self.proceeds.wait(10)
+        if not self._has_failed:
+            self._has_failed = True
+            raise NoMemory("memory is short for a moment")
+        self.mapped.append((generation, size))
+        return True
+
+
+def test_the_wait_for_pages_has_a_limit():
+    pages, arena = PinnedPages(2), SlowArena()
+    assert pages.wait(0.01), "nothing is mapped"
+    pages.prepare(arena, SIZE)
+    assert not pages.wait(0.01)
+    arena.proceeds.set()
+    assert pages.wait()
+
+
+def test_pages_without_memory_are_mapped_at_the_next_save():
+    pages, arena = PinnedPages(2), SlowArena()
+    arena.proceeds.set()
+    for _ in range(3):
+        had(pages, arena, SIZE)
+    assert arena.mapped == [(0, SIZE), (1, SIZE)]
 
 
 def test_what_no_driver_takes_is_a_reason_and_no_error():

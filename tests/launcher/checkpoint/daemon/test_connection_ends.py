@@ -15,11 +15,15 @@ from turnout.launcher.checkpoint.daemon.trainer_client import MAX_LOSSES, Daemon
 from turnout.launcher.checkpoint.format.daemon_messages import (
     MAX_BYTES,
     ArenaPath,
+    Done,
     FetchShard,
     Hello,
+    Persisted,
     RequestRefused,
+    Save,
     ShardFetched,
     encode,
+    read_at_daemon,
 )
 from turnout.launcher.env import DAEMON
 from turnout.launcher.framing import read_frame
@@ -113,6 +117,51 @@ def test_after_the_last_of_several_lost_daemons_no_other_one_is_tried(daemon, tm
         client.held_steps(1)
     assert time.monotonic() < began_s + ANSWERS_S
     client.close()
+
+
+def test_a_late_answer_is_not_the_answer_of_the_next_request(daemon, tmp_path):
+    client, connection = client_of(daemon, tmp_path)
+    with pytest.raises(TimeoutError):
+        client.wait(0.05)
+    connection.sendall(encode(Done()))
+    with pytest.raises(TimeoutError):
+        client.wait(0.5)
+    client.close()
+    rest(connection)
+
+
+def test_no_answer_is_owed_any_more_after_a_daemon_is_lost(daemon, tmp_path):
+    client, first = client_of(daemon, tmp_path)
+    with pytest.raises(TimeoutError):
+        client.wait(0.05)
+    first.close()
+    second = daemon.accept()
+    second.sendall(encode(ArenaPath("/dev/shm/a.arena", 3)))
+    waits = threading.Thread(target=client.wait, args=(ANSWERS_S,), daemon=True)
+    waits.start()
+    with second.makefile("rb") as file:
+        assert read_frame(file.read, MAX_BYTES) is not None
+    second.sendall(encode(Done()))
+    waits.join(ANSWERS_S / 2)
+    assert not waits.is_alive()
+    client.close()
+    rest(second)
+
+
+def test_a_result_ends_one_of_two_saves_of_a_step(daemon, tmp_path):
+    """A step may be saved into two folders. The next daemon learns of the one without a result."""
+    client, first = client_of(daemon, tmp_path)
+    saves = [Save(0, 1, 7, "/first"), Save(1, 2, 7, "/second")]
+    for save in saves:
+        client.link.announce_save(save)
+    first.sendall(encode(Persisted(7, "/first/shard")))
+    first.close()
+    second = daemon.accept()
+    second.sendall(encode(ArenaPath("/dev/shm/a.arena", 3)))
+    with second.makefile("rb") as file:
+        assert read_at_daemon(read_frame(file.read, MAX_BYTES)) == saves[1]
+    client.close()
+    rest(second)
 
 
 @contextmanager

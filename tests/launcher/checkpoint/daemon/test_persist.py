@@ -28,6 +28,7 @@ from turnout.launcher.checkpoint.format.daemon_messages import (
     SaveFailed,
     Stats,
     StoredStep,
+    Wait,
 )
 from turnout.launcher.checkpoint.storage.posix_store import open_store
 from turnout.launcher.checkpoint.storage.step_reader import committed_steps
@@ -112,6 +113,19 @@ def committed(daemon, target, step):  # noqa: F811
         to_disk(connection, opened(connection, local_rank), step, target, local_rank)
     until(lambda: step in committed_steps(open_store(str(target)), world.Said()), one.log.read_text)
     return one, one.meet()
+
+
+def test_a_pending_wait_holds_no_later_save_back_and_awaits_none(daemon, tmp_path):  # noqa: F811
+    """Rank 0 has finished a step once rank 1 has stored its shard, too: step 8 is never complete."""
+    one, target = daemon(), tmp_path / "stored"
+    first, second = one.meet(), one.meet()
+    arenas = [opened(connection, local_rank) for local_rank, connection in enumerate((first, second))]
+    to_disk(first, arenas[0], 7, target)
+    first.say(Wait())
+    to_disk(first, arenas[0], 8, target)
+    to_disk(second, arenas[1], 7, target, 1)
+    assert first.hear(Done)
+    assert first.ask(GetStats(), Stats).in_flight == 1
 
 
 def test_what_a_process_announced_before_it_ended_is_stored(daemon, tmp_path):  # noqa: F811
