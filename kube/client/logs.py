@@ -25,7 +25,7 @@ _SECRET_VALUE = re.compile(
 )
 _HIDDEN = "[hidden]"
 _MAX_VALUE_CHARS = 4096  # of one message or field
-_MAX_TRACE_CHARS = 16_384  # of a traceback; its end is shown, because the error is there
+_MAX_TRACE_CHARS = 16_384  # of a traceback
 
 
 def setup(level: str | int = "INFO", stream: TextIO | None = None) -> None:
@@ -118,7 +118,10 @@ def _without_secrets(text: str) -> str:
 
 
 def _end_of_trace(trace: str) -> str:
-    """Return the last _MAX_TRACE_CHARS characters of a traceback whose secrets are replaced as in _without_secrets()."""
+    """Return the last _MAX_TRACE_CHARS characters of a traceback whose secrets are replaced as in _without_secrets().
+
+    The end is shown, because the error is there.
+    """
     return _SECRET_VALUE.sub(_HIDDEN, trace)[-_MAX_TRACE_CHARS:]
 
 
