@@ -1,7 +1,8 @@
 """Kubernetes Events about objects: repetitions of one message are one Event with a count.
 
-Emitting an Event never blocks. Events that exceed the queue, the rate or our RBAC are dropped and counted. Namespaces
-take turns. When the queue is full, the namespace with the most queued Events loses its newest.
+The count goes on after a restart of the program in its pod. Emitting an Event never blocks. Events that exceed the
+queue, the rate or our RBAC are dropped and counted. Namespaces take turns. When the queue is full, the namespace with
+the most queued Events loses its newest.
 """
 
 from __future__ import annotations
