@@ -70,10 +70,10 @@ def draft_map(data: Mapping[str, str]) -> MapDraft:
 def decide_on_map(old: Fabric | None, draft: MapDraft, confirmed: str, hold_large: bool) -> MapDecision:
     """Decide whether a new text of the map is applied.
 
-    old: the fabric in use; None before the first, which is never held. draft: of the new text. confirmed: the digest that the admin
-    confirmed, "" for none. hold_large: True if a change that moves more than LARGE_SHARE of the hosts waits for its
-    confirmation; if False, it is applied at once. A text with faults is rejected: the old fabric stays in use, and the
-    result has no fabric, as for a change that waits.
+    old: the fabric in use; None before the first, which is never held. draft: of the new text. confirmed: the digest
+    that the admin confirmed, "" for none. hold_large: True if a change that moves more than LARGE_SHARE of the hosts
+    waits for its confirmation; if False, it is applied at once. A text with faults is rejected: the old fabric stays in
+    use, and the result has no fabric, as for a change that waits.
     """
     if draft.fabric is None:
         fault_text = "; ".join(

@@ -178,10 +178,11 @@ def place_mesh(
     higher switches, then between hosts.
 
     It may miss the minimum over all choices of hosts. The prices are those of cheapest_order(), by which the caller
-    assigns the ranks: the slots of the result are in the order of the ring. room: pods that each host id has room for, as for plan(). request: without layers, because a gang with runs of ranks
-    has no mesh; its multiple is kept. mesh: is_complete() must be true for `request.pods`. ranks_per_pod: ranks of one
-    pod. One candidate is the placement that the gang would get without a mesh, so the result costs at most as much. If
-    one host holds all pods, or not all pods find room, that placement or refusal is the result.
+    assigns the ranks: the slots of the result are in the order of the ring. room: pods that each host id has room for,
+    as for plan(). request: without layers, because a gang with runs of ranks has no mesh; its multiple is kept. mesh:
+    is_complete() must be true for `request.pods`. ranks_per_pod: ranks of one pod. One candidate is the placement that
+    the gang would get without a mesh, so the result costs at most as much. If one host holds all pods, or not all pods
+    find room, that placement or refusal is the result.
     """
     plain = place_in_layers(fabric, room, request)
     if isinstance(plain, Refusal) or plain.tier < 1 or plain.pods < request.pods:
