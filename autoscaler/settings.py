@@ -200,7 +200,8 @@ def _add_configmaps(parser: argparse.ArgumentParser, default: Settings) -> None:
     parser.add_argument(
         "--confirm-large-changes",
         action="store_true",
-        help="hold a map that moves over 30%% of the hosts until confirmed, as the extender does by the same flag",
+        help="hold a map that moves over 30%% of the hosts until confirmed, as the extender does by the same flag; "
+        "not the first map after a start",
     )
     parser.add_argument(
         "--orders", default=default.orders, help="ConfigMap of `turnout pause --all`, namespace/name (%(default)s)"

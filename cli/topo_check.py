@@ -60,12 +60,12 @@ def data_of(text: str) -> Mapping[str, str]:
 
 
 def _configmap(text: str) -> Mapping[str, str] | None:
-    """Return the data of a ConfigMap in YAML; None for any other text."""
+    """Return the data of a ConfigMap in YAML; None for any other text, and for a ConfigMap that is no valid YAML."""
     if "ConfigMap" not in text:
         return None
     try:
         document: Any = yaml.safe_load(text)
-    except (yaml.YAMLError, RecursionError):
+    except Exception:  # for the text of an explicit tag, such as `!!int ''`, yaml raises errors of many types
         return None
     if not isinstance(document, dict) or document.get("kind") != "ConfigMap":
         return None

@@ -50,6 +50,15 @@ def is_pending(plan: Object) -> bool:
     return manual and status.get("phase") not in (DONE, FAILED)
 
 
+def superseded_status(plan: Object, newer_plan: str, now_s: float) -> Object:
+    """Return the status of a plan that is not carried out, because a newer plan of its job was carried out before.
+
+    newer_plan: the name of that plan. now_s: seconds since 1970, the finish time.
+    """
+    text = f"{newer_plan[:253]} is a newer plan of {owner_of(plan)}, and was carried out before this plan"
+    return _ended_status(FAILED, text, now_s)
+
+
 def scale_job(plan: Object, job: Object | None, now_s: float) -> Scaling:
     """Return the result of a plan: its job gets the number of workers, or the plan fails with a message.
 

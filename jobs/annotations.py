@@ -26,7 +26,8 @@ from turnout.kube.times import unix_s
 
 Annotations = Mapping[str, str]  # the annotations of an object, by name
 
-_DURATION = re.compile(r"(?:([0-9]{1,6})h)?(?:([0-9]{1,6})m)?(?:([0-9]{1,9}(?:\.[0-9]{1,9})?)s?)?")
+_SECONDS = r"([0-9]{1,9}(?:\.[0-9]{1,9})?)"
+_DURATION = re.compile(rf"(?:([0-9]{{1,6}})h)?(?:([0-9]{{1,6}})m)?(?:{_SECONDS}s)?")
 _MOMENT = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:.]{5,20}(?:Z|[+-][0-9]{2}:[0-9]{2})")
 _NUMBER = re.compile(r"[0-9]{1,7}(?:\.[0-9]{1,9})?")
 _MAX_POINTS = 64  # of a scaling curve
@@ -74,13 +75,14 @@ def duration_s(annotations: Annotations, *keys: str) -> float | None:
     """Return the duration, in seconds, in the first of the annotations `keys` that is set; None if none is set.
 
     The value is hours, minutes and seconds such as 1h30m or 10m, or a number of seconds. Only the seconds may have a
-    fraction; other Go durations, such as 500ms or 1.5h, are not accepted. Raises BadJob for any other text.
+    fraction; other Go durations, such as 500ms or 1.5h, are not accepted, nor is a number without a unit behind another
+    unit, such as 1h30. Raises BadJob for any other text.
     """
     key = next((key for key in keys if annotations.get(key) is not None), None)
     if key is None:
         return None
     text = annotations[key]
-    match = _DURATION.fullmatch(text)
+    match = _DURATION.fullmatch(f"{text}s" if re.fullmatch(_SECONDS, text) else text)
     if not text or match is None:
         raise BadJob(f"annotation {key} is {text[:40]!r}: it must be a duration such as 600s or 10m")
     hours, minutes, seconds = (float(part or 0) for part in match.groups())

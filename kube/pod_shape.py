@@ -143,8 +143,8 @@ def pod_requests(pod: Pod) -> tuple[tuple[str, int], ...]:
 
     The amounts have the unit of amount(), and are at most MAX_AMOUNT. For each resource: the larger of the sum over the
     containers and the peak of the init containers. Sidecars (init containers that always restart) count with the
-    containers, and with the init containers that start after them. Pod-level CPU and memory replace this result
-    (KEP-2837). The overhead is added. Each pod also requests 1 of the resource `pods`.
+    containers, and with the init containers that start after them. Requests at the level of the pod replace the result
+    for the resources that they name (KEP-2837). The overhead is added. Each pod also requests 1 of the resource `pods`.
     """
     running: dict[str, int] = {}
     for container in pod.spec.containers:

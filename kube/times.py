@@ -17,11 +17,11 @@ def rfc3339_micro(wall_s: float) -> str:
 
 
 def unix_s(text: Any) -> float | None:
-    """Return a Time or MicroTime in seconds since 1970; None for a value that is no time of ISO 8601.
+    """Return a Time or MicroTime in seconds since 1970; None for a value that is no text with a time of ISO 8601.
 
     text: of any type. A time without a zone counts as local time.
     """
     try:
-        return datetime.fromisoformat(str(text)).astimezone(UTC).timestamp()
+        return datetime.fromisoformat(text).astimezone(UTC).timestamp() if isinstance(text, str) else None
     except (ValueError, OverflowError):
         return None

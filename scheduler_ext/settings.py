@@ -112,7 +112,7 @@ def add_common(parser: argparse.ArgumentParser, configmap: str, metrics_bind: st
     parser.add_argument(
         "--confirm-large-changes",
         action="store_true",
-        help="hold a map that moves over 30%% of the hosts until confirmed",
+        help="hold a map that moves over 30%% of the hosts until confirmed; not the first map after a start",
     )
     parser.add_argument("--asw-only", action="store_true", help="only membership of the leaf switch counts")
     parser.add_argument(

@@ -11,6 +11,7 @@ get one switch above them. `distance` defines what a distance means.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -162,11 +163,24 @@ def fabric_under(fabric: Fabric, tier: int, switch: int) -> Fabric:
 def moved_share(old: Fabric, new: Fabric) -> float:
     """Return the share, 0..1, of the old map's hosts that the new map lacks or puts under other switches.
 
-    0 if the old map has no hosts.
+    A switch that only has another name is the same switch: the pairs of an old and a new path with the most hosts are
+    taken first, and of two such pairs one with equal names. 0 if the old map has no hosts.
     """
     if not old.paths:
         return 0.0
-    return sum(new.paths.get(host) != path for host, path in old.paths.items()) / len(old.paths)
+    both = [(path, new.paths[host]) for host, path in old.paths.items() if len(new.paths.get(host, ())) == len(path)]
+    counts = Counter((before[:depth], after[:depth]) for before, after in both for depth in range(1, len(before) + 1))
+    new_path: dict[Path, Path] = {}  # by the old path of a switch
+    used_paths: set[Path] = set()
+    for before, after in sorted(counts, key=lambda pair: (-counts[pair], pair[0] != pair[1])):
+        if before not in new_path and after not in used_paths:
+            new_path[before] = after
+            used_paths.add(after)
+    stay = sum(
+        all(new_path.get(before[:depth]) == after[:depth] for depth in range(1, len(before) + 1))
+        for before, after in both
+    )
+    return (len(old.paths) - stay) / len(old.paths)
 
 
 def _tree(entries: Sequence[MapEntry]) -> nx.DiGraph[Path]:

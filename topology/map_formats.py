@@ -474,20 +474,22 @@ def read_text(text: str) -> ParsedMap:
 
 
 def duplicate_faults(lines_of: dict[str, list[int]]) -> list[MapFault]:
-    """Return one fault for each host that is named on more than one line, at the second of these lines.
+    """Return one fault for each host that is named more than once, at the line of the second time.
 
-    lines_of: the lines of each host by its name, ascending.
+    lines_of: by the name of a host, the line of each time that it is named, ascending. A line may occur several times.
     """
     return [
-        MapFault(lines[1], f"host {host} is named {len(lines)} times, on lines {_lines_text(lines)}")
+        MapFault(lines[1], f"host {host} is named {len(lines)} times, on {_lines_text(lines)}")
         for host, lines in lines_of.items()
         if len(lines) > 1
     ]
 
 
 def _lines_text(lines: list[int]) -> str:
-    """Return the first eight line numbers as a text, with dots if there are more."""
-    return ", ".join(map(str, lines[:8])) + (", ..." if len(lines) > 8 else "")
+    """Return the first eight different line numbers as a text such as "lines 3, 4", with dots if there are more."""
+    distinct = list(dict.fromkeys(lines))
+    shown = ", ".join(map(str, distinct[:8])) + (", ..." if len(distinct) > 8 else "")
+    return f"lines {shown}" if len(distinct) > 1 else f"line {shown}"
 
 
 def _without_comment(line: str) -> str:

@@ -70,10 +70,10 @@ def draft_map(data: Mapping[str, str]) -> MapDraft:
 def decide_on_map(old: Fabric | None, draft: MapDraft, confirmed: str, hold_large: bool) -> MapDecision:
     """Decide whether a new text of the map is applied.
 
-    old: the fabric in use, None before the first. draft: of the new text. confirmed: the digest that the admin
-    confirmed, "" for none. hold_large: True if a change that moves more than LARGE_SHARE of the hosts waits for its
-    confirmation; if False, it is applied at once. A text with faults is rejected: the old fabric stays in use, and the
-    result has no fabric, as for a change that waits.
+    old: the fabric in use; None before the first, which is never held. draft: of the new text. confirmed: the digest
+    that the admin confirmed, "" for none. hold_large: True if a change that moves more than LARGE_SHARE of the hosts
+    waits for its confirmation; if False, it is applied at once. A text with faults is rejected: the old fabric stays in
+    use, and the result has no fabric, as for a change that waits.
     """
     if draft.fabric is None:
         fault_text = "; ".join(
@@ -87,7 +87,7 @@ def decide_on_map(old: Fabric | None, draft: MapDraft, confirmed: str, hold_larg
     moved = moved_share(old, draft.fabric) if old is not None else 0.0
     if moved <= LARGE_SHARE:
         return MapDecision(draft.fabric, MapOutcome.APPLIED, size)
-    share_text = f"{moved:.0%} of the mapped hosts move; {size}"
+    share_text = f"{moved:.0%} of the mapped hosts have other switches or are deleted; {size}"
     if hold_large and confirmed != draft.digest:
         instruction = f"to apply it, annotate the ConfigMap with {CONFIRMED_MAP_ANNOTATION}={draft.digest}"
         return MapDecision(None, MapOutcome.HELD, f"{share_text}; {instruction}")
@@ -98,7 +98,10 @@ class MapInUse:
     """The map that a program uses now, and the rule by which a new text replaces it."""
 
     def __init__(self, hold_large: bool = False) -> None:
-        """Start without a map. hold_large: True if a large change waits for its confirmation."""
+        """Start without a map: the first one without faults is applied, also if it was held before a restart.
+
+        hold_large: True if a large change waits for its confirmation.
+        """
         self._hold_large = hold_large
         self._fabric: Fabric | None = None
         self._last_input: tuple[str, str] | None = None

@@ -174,13 +174,15 @@ def _hosts_of_axis_orders(mesh: Mesh, hosts: Sequence[int], ranks_per_pod: int) 
 def place_mesh(
     fabric: Fabric, room: npt.NDArray[np.int32], request: PlacementRequest, mesh: Mesh, ranks_per_pod: int
 ) -> Placement | Refusal:
-    """Place a mesh so that it sends least between leaves, then least between higher switches, then between hosts.
+    """Place a mesh by the cheapest of several layouts: the one that sends least between leaves, then least between
+    higher switches, then between hosts.
 
-    That is true if the ranks are assigned by cheapest_order(): the slots of the result are in the order of the ring.
-    room: pods that each host id has room for, as for plan(). request: without layers, because a gang with runs of ranks
-    has no mesh; its multiple is kept. mesh: is_complete() must be true for `request.pods`. ranks_per_pod: ranks of one
-    pod. One candidate is the placement that the gang would get without a mesh. If one host holds all pods, or not all
-    pods find room, that placement or refusal is the result.
+    It may miss the minimum over all choices of hosts. The prices are those of cheapest_order(), by which the caller
+    assigns the ranks: the slots of the result are in the order of the ring. room: pods that each host id has room for,
+    as for plan(). request: without layers, because a gang with runs of ranks has no mesh; its multiple is kept. mesh:
+    is_complete() must be true for `request.pods`. ranks_per_pod: ranks of one pod. One candidate is the placement that
+    the gang would get without a mesh, so the result costs at most as much. If one host holds all pods, or not all pods
+    find room, that placement or refusal is the result.
     """
     plain = place_in_layers(fabric, room, request)
     if isinstance(plain, Refusal) or plain.tier < 1 or plain.pods < request.pods:

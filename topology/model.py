@@ -86,9 +86,10 @@ class PlacementRequest:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """The hosts of a gang's pods, each host once: along the ring, which is the rank order of a gang without a mesh.
+    """The hosts of a gang's pods, each host once, along the ring.
 
-    place_in_smallest_holes() gives them by host id.
+    This is the rank order of a gang without a mesh and without layers; with layers the caller numbers whole runs first.
+    place_in_smallest_holes() gives the hosts by host id.
     """
 
     slots: tuple[tuple[int, int], ...]  # (host id, pods)

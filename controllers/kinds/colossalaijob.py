@@ -90,14 +90,16 @@ def _read(raw: Object) -> ControlledJob:
 def _read_ssh(spec: ColossalAIJobSpec) -> Object:
     """Return {"path": mount path of the SSH keys, "sshd": path of the program}, with defaults.
 
-    Raises BadJob for a relative path.
+    Raises BadJob for a relative path, and if the keys are to be mounted at the root.
     """
     path, sshd = spec.ssh.auth_mount_path or "~/.ssh", spec.ssh.sshd_path or "/usr/sbin/sshd"
     path = f"{HOME}{path[1:]}" if path.startswith("~/") else path
     for key, each in (("authMountPath", path), ("sshdPath", sshd)):
         if not each.startswith("/"):
             raise BadJob(f"spec.ssh.{key} is {each!r:.60}: an absolute path is needed")
-    return {"path": path.rstrip("/"), "sshd": sshd}
+    if not (folder := path.rstrip("/")):
+        raise BadJob(f"spec.ssh.authMountPath is {path!r:.60}: a folder below / is needed")
+    return {"path": folder, "sshd": sshd}
 
 
 def _read_launcher(spec: ColossalAIJobSpec) -> Role:

@@ -328,7 +328,9 @@ def _coordinator_arguments(worker: Role) -> Iterator[str]:
 
 
 def pod_spec(job: ControlledJob, role: Role, replica: Replica, _owned: OwnedObjects) -> dict[str, Any]:
-    """Return the spec of one replica's pod, with its environment, more memory and the nodes that it avoids."""
+    """Return the spec of one replica's pod: with its environment, kept off the nodes that were found faulty, and with
+    more memory after OOM kills if the job allows it.
+    """
     spec, env = dict(role.template["spec"]), [*_env(job, role, replica)]
     spec["containers"] = [
         _with_prepended_env(each, env, replica, job) if each.get("name") == CONTAINER else each

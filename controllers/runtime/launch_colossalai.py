@@ -76,7 +76,7 @@ def run(command: list[str], env: dict[str, str]) -> tuple[int, str]:
 
 
 def main(argv: list[str]) -> int:
-    """Wait for the hosts, run the command, write the end of its output to the log. Return the exit code.
+    """Wait for the hosts, run the command, write the last BYTES of its output to the log. Return the exit code.
 
     argv: HOSTFILE PORT SECONDS LOG COMMAND… . NO_ANSWER if a host never answered: then the command is not run.
     """
@@ -90,7 +90,7 @@ def main(argv: list[str]) -> int:
     else:
         code, output = run(command, exportable_variables(dict(os.environ)))
     with open(log, "w", encoding="utf-8") as file:
-        file.write(output[-BYTES:])
+        file.write(output.encode("utf-8", "replace")[-BYTES:].decode("utf-8", "ignore"))
     return code
 
 

@@ -20,8 +20,9 @@ class WorkQueue:
     """The queue of jobs.
 
     backoff: of one job's consecutive failures. random_fraction: returns a number in [0, 1), for jitter.
-    one_per_namespace: jobs of one namespace are never reconciled at the same time, so that they keep their order. len()
-    is the number of queued jobs, without busy jobs and those of `add_after` that are not due.
+    one_per_namespace: jobs of one namespace are never reconciled at the same time. They keep their order, but a job
+    whose reconciliation failed comes after those that are reconciled during its back-off. len() is the number of queued
+    jobs, without busy jobs and those of `add_after` that are not due.
     """
 
     def __init__(

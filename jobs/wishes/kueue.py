@@ -15,6 +15,7 @@ SLICE_LEVEL, SLICE_SIZE = f"{_KUEUE}slice-required-topology", f"{_KUEUE}slice-si
 LAYERS = f"{_KUEUE}slice-required-topology-constraints"
 GROUP = f"{_KUEUE}group-name"
 _MAX_LAYERS = 3  # of slices, as in Kueue; further ones are ignored
+_MAX_LIST_CHARS = 4096  # of the annotation LAYERS; a longer one is not read
 
 
 def read(annotations: Mapping[str, str], faults: list[str]) -> Wish | None:
@@ -39,16 +40,22 @@ def read(annotations: Mapping[str, str], faults: list[str]) -> Wish | None:
 def _layers(annotations: Mapping[str, str], faults: list[str], ignored: list[str]) -> tuple[Layer, ...]:
     """Return the layers of slices, the outermost first; () without any.
 
-    annotations: of the pod. () also if the list of layers, or the size of a single layer, is unreadable or absent.
-    faults: receives a sentence for each unreadable value. ignored: receives a sentence for each layer that is not used.
+    annotations: of the pod. A single layer (SLICE_LEVEL) comes before a list (LAYERS), which is not read then. () also
+    if the list of layers, or the size of a single layer, is unreadable or absent. faults: receives a sentence for each
+    unreadable value. ignored: receives a sentence for each layer that is not used, and for a list that is not read.
     """
     if (level := annotation_level(annotations, SLICE_LEVEL, faults)) is not None:
+        if LAYERS in annotations:
+            ignored.append(f"{LAYERS} is not read, because {SLICE_LEVEL} is set, too")
         size = annotation_count(annotations, SLICE_SIZE, faults)
         if size is None:
             ignored.append(f"{SLICE_LEVEL} has no meaning without {SLICE_SIZE}")
             return ()
         return nested(SLICE_LEVEL, [Layer(level, size)], ignored)
     if LAYERS not in annotations:
+        return ()
+    if (chars := len(annotations[LAYERS])) > _MAX_LIST_CHARS:
+        faults.append(f"{LAYERS} cannot be read: it has {chars} characters, and at most {_MAX_LIST_CHARS} are read")
         return ()
     layers = _read_list(annotations[LAYERS])
     if layers is None:
@@ -68,7 +75,7 @@ def _read_list(text: str) -> list[Layer] | None:
     A larger size than MAX_COUNT is refused, since counts of pods are computed in 32 bits.
     """
     try:
-        listed = json.loads(text[:4096])
+        listed = json.loads(text)
     except (ValueError, RecursionError):
         return None
     if not isinstance(listed, list):

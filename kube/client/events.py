@@ -1,7 +1,8 @@
 """Kubernetes Events about objects: repetitions of one message are one Event with a count.
 
-Emitting an Event never blocks. Events that exceed the queue, the rate or our RBAC are dropped and counted. Namespaces
-take turns. When the queue is full, the namespace with the most queued Events loses its newest.
+The count goes on after a restart of the program in its pod. Emitting an Event never blocks. Events that exceed the
+queue, the rate or our RBAC are dropped and counted. Namespaces take turns. When the queue is full, the namespace with
+the most queued Events loses its newest.
 """
 
 from __future__ import annotations
@@ -56,19 +57,21 @@ class _WrittenEvent:
     """An Event that is on the server, or may be there."""
 
     path: str  # "" if another replica wrote the Event and counts its repetitions
-    count: int  # repetitions that the server has, >= 1
+    count: int  # repetitions that the server has, >= 1; unknown before the Event is confirmed
     first_s: float  # the time of the first repetition, wall-clock seconds
     last_s: float  # the time of the last repetition, wall-clock seconds
-    is_confirmed: bool = True  # False if the answer to its creation was lost: another replica may have created it
+    # False if the answer to its creation was lost, or if it existed before: another replica may have created it
+    is_confirmed: bool = True
 
 
-class _WrittenBy(msgspec.Struct, rename="camel"):
-    """The author of an Event, as the API server answers it."""
+class _StoredEvent(msgspec.Struct, rename="camel"):
+    """The author and the count of an Event, as the API server answers them."""
 
     reporting_instance: str = ""  # the name of the pod
+    count: int | None = None  # its repetitions; None if it has no count
 
 
-_written_by_decoder = msgspec.json.Decoder(_WrittenBy)
+_stored_event_decoder = msgspec.json.Decoder(_StoredEvent)
 
 
 @dataclass(slots=True)
@@ -230,7 +233,9 @@ class EventRecorder:
         if not written_event.is_confirmed:
             # An empty patch returns the Event; RBAC does not allow us to get it.
             answer = await self._client.patch(written_event.path, {}, deadline_s=_CALL_S)
-            if _reporting_instance(answer, written_event.path) != self._instance[:_REASON_CHARS]:
+            stored_event = decode_answer(_stored_event_decoder, "PATCH", written_event.path, answer)
+            written_event.count = stored_event.count or 1
+            if stored_event.reporting_instance != self._instance[:_REASON_CHARS]:
                 written_event.path = ""
             written_event.is_confirmed = True
         if not written_event.path:
@@ -241,7 +246,11 @@ class EventRecorder:
         written_event.count, written_event.last_s = count, queued.last_s
 
     async def _create(self, key: _EventKey, queued: _QueuedEvent) -> None:
-        """Create an Event, and remember it. If it exists, remember that another replica counts it. Raises CallError."""
+        """Create an Event, and remember it. Raises CallError.
+
+        If it exists and another replica has written it, remember that this replica counts it. If our pod has written
+        it, as before a restart of this process or before the Event was forgotten, increase its count.
+        """
         name = _event_name(self._component, key, queued)
         path = f"/api/v1/namespaces/{key.ref.namespace or 'default'}/events"
         written_event = _WrittenEvent(f"{path}/{name}", queued.times, queued.first_s, queued.last_s)
@@ -250,7 +259,10 @@ class EventRecorder:
         except Conflict as error:
             if error.reason != "AlreadyExists":
                 raise
-            written_event.path = ""
+            written_event.is_confirmed = False
+            self._remember(key, written_event)
+            await self._increase_count(written_event, queued)
+            return
         except (Unreachable, ServerFault):  # the server may have created it
             written_event.is_confirmed = False
             self._remember(key, written_event)
@@ -292,14 +304,6 @@ def _event_name(component: str, key: _EventKey, queued: _QueuedEvent) -> str:
     """
     seed = "\0".join((*key.ref, *key[1:], component, str(_span(queued.first_s))))
     return f"{key.ref.name[:_NAME_CHARS].rstrip('.-')}.{hashlib.sha256(seed.encode()).hexdigest()[:16]}"
-
-
-def _reporting_instance(answer: bytes, path: str) -> str:
-    """Return the name of the pod that wrote an Event. answer: the Event as JSON. path: of the call, for the message.
-
-    Raises BadResponse if the answer is no Event.
-    """
-    return decode_answer(_written_by_decoder, "PATCH", path, answer).reporting_instance
 
 
 def _span(wall_s: float) -> int:

@@ -17,13 +17,15 @@ _STANDARD_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asc
 _SECRET_FIELD = re.compile(r"token|secret|password|authorization|private_?key|credential", re.IGNORECASE)
 _SECRET_VALUE = re.compile(
     r"\b(bearer|basic)\s+[A-Za-z0-9._~+/=-]{8,}"  # an Authorization header
-    r"|\beyJ[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]*"  # a service account's JSON web token
+    # A service account's JSON web token. The lookahead keeps the search linear, because a text may be long.
+    r"|(?<![A-Za-z0-9_-])(?=[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.)[A-Za-z0-9_-]*?"
+    r"\beyJ[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]*"
     r"|-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(-----END [A-Z ]*PRIVATE KEY-----|\Z)",
     re.IGNORECASE | re.DOTALL,
 )
 _HIDDEN = "[hidden]"
 _MAX_VALUE_CHARS = 4096  # of one message or field
-_MAX_TRACE_CHARS = 16_384  # of a traceback; its end is shown, because the error is there
+_MAX_TRACE_CHARS = 16_384  # of a traceback
 
 
 def setup(level: str | int = "INFO", stream: TextIO | None = None) -> None:
@@ -61,9 +63,7 @@ class JsonFormatter(logging.Formatter):
         for name, value in _extra_fields(record).items():
             line[f"{name}_" if name in line or name == "trace" else name] = value
         if record.exc_info:
-            line["trace"] = _without_secrets(
-                self.formatException(record.exc_info)[-_MAX_TRACE_CHARS:], _MAX_TRACE_CHARS
-            )
+            line["trace"] = _end_of_trace(self.formatException(record.exc_info))
         return json.dumps(line, ensure_ascii=True, default=_text)
 
 
@@ -79,7 +79,7 @@ class PlainFormatter(logging.Formatter):
         fields = "".join(f" {name}={printable(_text(value))}" for name, value in _extra_fields(record).items())
         line = f"{when} {record.levelname.lower():7} {printable(_without_secrets(record.getMessage()))}{fields}"
         if record.exc_info:
-            line += "\n" + _without_secrets(self.formatException(record.exc_info)[-_MAX_TRACE_CHARS:], _MAX_TRACE_CHARS)
+            line += "\n" + _end_of_trace(self.formatException(record.exc_info))
         return line
 
 
@@ -109,9 +109,20 @@ def _text(value: object) -> str:
         return f"<{type(value).__name__} that cannot be shown: {type(error).__name__}>"
 
 
-def _without_secrets(text: str, max_chars: int = _MAX_VALUE_CHARS) -> str:
-    """Return the first `max_chars` characters of a text. Tokens and private keys are replaced by [hidden]."""
-    return _SECRET_VALUE.sub(_HIDDEN, text[:max_chars])
+def _without_secrets(text: str) -> str:
+    """Return the first _MAX_VALUE_CHARS characters of a text whose tokens and private keys are replaced by [hidden].
+
+    The secrets are searched before the text is cut, because a part of a secret is not recognized.
+    """
+    return _SECRET_VALUE.sub(_HIDDEN, text)[:_MAX_VALUE_CHARS]
+
+
+def _end_of_trace(trace: str) -> str:
+    """Return the last _MAX_TRACE_CHARS characters of a traceback whose secrets are replaced as in _without_secrets().
+
+    The end is shown, because the error is there.
+    """
+    return _SECRET_VALUE.sub(_HIDDEN, trace)[-_MAX_TRACE_CHARS:]
 
 
 def printable(text: str) -> str:

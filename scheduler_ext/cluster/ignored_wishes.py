@@ -51,10 +51,17 @@ def ignored_terms(gang: Gang) -> list[str]:
     for wish in gang.terms.wishes:
         for level in _unknown_levels(gang, wish):
             name = repr(str(level)[:80])
-            found.append(f"{wish.source} names {name}, which is no level here: it counts as a leaf")
+            found.append(f"{_level_source(wish, level)} names {name}, which is no level here: it counts as a leaf")
         found += _ignored_parts(gang, wish)
     found += _ignored_multiples(gang)
     return list(dict.fromkeys(found))
+
+
+def _level_source(wish: Wish, level: Level) -> str:
+    """Return the name of the annotation or field that states a level of a wish."""
+    if wish.source == labels.TOPOLOGY and level == wish.required:
+        return labels.TOPOLOGY_TIER
+    return labels.APART if level == wish.exclusion.level and level not in wish.levels else wish.source
 
 
 def _ignored_parts(gang: Gang, wish: Wish) -> Iterator[str]:

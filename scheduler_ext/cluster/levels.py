@@ -123,9 +123,10 @@ class Levels:
         return found
 
     def label_domains(self, levels: Iterable[Level]) -> LabelDomains | None:
-        """Return the domains of the levels that are node labels with domains wider than a switch; None if no level is
-        such.
+        """Return the domains of those levels that are node labels and whose domains are not switches of the map; None
+        if no level is such a label.
 
+        The nodes with one value of such a label lie under more than one switch of the label's tier.
         With several such levels, a domain is the set of rows with equal values of all of them. The result may be
         cached: do not change it.
         """

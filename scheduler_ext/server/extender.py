@@ -39,6 +39,8 @@ from turnout.topology.model import Refusal, RefusalReason
 
 POD_GROUP_NOTICE_S = 1.0  # a PodGroup that is awaited for longer is reported; most PodGroups come earlier
 
+MAX_REPORTED_TERMS = 64  # sentences about the wishes of one gang that are not kept; further sentences are not reported
+
 
 class OwnerReports:
     """The notices that owners have got, and the gangs whose placement is to be reported."""
@@ -48,7 +50,7 @@ class OwnerReports:
     ) -> None:
         """Start without reports. notify: receives the notices; it must not wait."""
         self._view, self._watches, self._clock, self._metrics, self._notify = view, watches, clock, metrics, notify
-        self._reported_terms: dict[GangKey, tuple[str, ...]] = {}
+        self._reported_terms: dict[GangKey, set[str]] = {}  # the reported sentences, at most MAX_REPORTED_TERMS of each
         self._reported_pod_groups: dict[GangKey, PodGroupState] = {}  # the last reported state of missing PodGroups
         self._queried_gangs: set[GangKey] = set()  # gangs in the scheduler's questions that are not whole yet
         # gangs whose placement was reported, or that started before this process
@@ -102,20 +104,21 @@ class OwnerReports:
     def report_faults(self, member: GangMember) -> None:
         """Report to the owner the annotations of a pod that cannot be read, at each call.
 
-        Also report the terms of wishes that are not kept, unless they are the ones reported last for its gang.
+        Also report the terms of wishes that are not kept and were not reported for its gang before.
         """
         if member.membership.faults:
             self._notify_owner(member, EventReason.BAD_ANNOTATION, "; ".join(member.membership.faults))
         self._report_ignored_terms(member)
 
     def _report_ignored_terms(self, member: GangMember) -> None:
-        """Report once which parts of a gang's wishes are not kept, and again when they change."""
+        """Report which parts of a gang's wishes are not kept: each sentence once for a gang."""
         gang = self._view.gangs.get(member.membership.key)
         if not member.membership.wish.source and (gang is None or not gang.terms.wishes):
             return
-        sentences = tuple(ignored_wishes(self._view, member))
-        if sentences and self._reported_terms.get(member.membership.key) != sentences:
-            self._reported_terms[member.membership.key] = sentences
+        reported = self._reported_terms.get(member.membership.key, set())
+        sentences = [each for each in ignored_wishes(self._view, member) if each not in reported]
+        if sentences := sentences[: MAX_REPORTED_TERMS - len(reported)]:
+            self._reported_terms[member.membership.key] = reported.union(sentences)
             self._notify_owner(member, EventReason.WISH_NOT_KEPT, "; ".join(sentences))
 
     def forget_deleted_gangs(self) -> None:

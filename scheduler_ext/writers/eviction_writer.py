@@ -225,7 +225,7 @@ REPAIR_INTERVAL_S = 2.0
 REPAIR_REST_S = 600.0  # after the start of a repair: a gang that is stuck again waits
 FAILED_REPAIR_REST_S = 3600.0  # after a move whose gang did not get its room, so that it reserves room again rarely
 MAX_MOVES_PER_NAMESPACE = 4  # gangs of one namespace that move at a time, since whole hosts are reserved for each
-MAX_GANGS_PER_TICK = 256  # gangs in one tick; the others follow in the next tick
+MAX_GANGS_PER_TICK = 256  # gangs that are looked at in one tick
 MAX_GANGS_IN_PARALLEL = 16  # gangs whose pods are evicted in parallel, so that one tenant does not block the others
 REPAIR_BACKOFF = Backoff(first_s=2.0, max_s=30.0)  # of a gang's evictions, when one is refused or fails
 
@@ -241,15 +241,22 @@ class Repairer:
         metrics: NominatorMetrics,
         notify: Callable[[Notice], None],
         reservations: ReservationWriter,
+        gangs_per_tick: int = MAX_GANGS_PER_TICK,
     ) -> None:
-        """Start without stuck gangs. notify: receives the notices for the owners of pods."""
+        """Start without stuck gangs.
+
+        notify: receives the notices for the owners of pods. gangs_per_tick: how many gangs are looked at in one tick,
+        >= 1; the others follow in the next ticks.
+        """
         self._watches, self._calls, self._clock, self._notify = watches, calls, clock, notify
         self._reservations = reservations
         self._plans, self._view = watches.plans, watches.plans.view
         self._stuck_since_s: dict[GangKey, float] = {}  # gang -> since when it is stuck
         self._last_repair_s: dict[GangKey, float] = {}  # gang -> when its last repair began
         self._pauses = RetryPauses[GangKey](REPAIR_BACKOFF)
-        self._last_gangs: list[GangKey] = []
+        self._gangs_per_tick = gangs_per_tick
+        self._turns = 0  # how often gangs were chosen
+        self._last_turn: dict[GangKey, int] = {}  # gang -> its last turn; only of waiting gangs with a remedy
         self._metrics = metrics
 
     async def run(self) -> None:
@@ -284,14 +291,16 @@ class Repairer:
                 await asyncio.sleep(0)  # the Lease and the probes do not wait for all plans
 
     def _choose_gangs(self) -> list[GangKey]:
-        """Return the waiting gangs with a remedy, at most MAX_GANGS_PER_TICK, and remember them for the next call.
+        """Return the waiting gangs with a remedy, at most `gangs_per_tick`, and remember their turn.
 
-        The gangs of the last call come last.
+        The gangs whose last turn is the longest ago come first, and before them those that had none.
         """
         wishing = [g.key for g in waiting_gangs(self._view.gangs.values()) if g.repair.remedy is not Remedy.WAIT]
-        last = set(self._last_gangs)
-        self._last_gangs = sorted(wishing, key=lambda key: key in last)[:MAX_GANGS_PER_TICK]
-        return self._last_gangs
+        turns = {key: self._last_turn.get(key, 0) for key in wishing}
+        chosen = sorted(wishing, key=turns.__getitem__)[: self._gangs_per_tick]
+        self._turns += 1
+        self._last_turn = turns | dict.fromkeys(chosen, self._turns)
+        return chosen
 
     def _due_repair(self, gang: Gang) -> GangRepair | None:
         """Return the repair of a gang; None if it is not due, or nothing can repair the gang. Notes since when the gang

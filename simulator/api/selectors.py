@@ -10,9 +10,12 @@ from turnout.simulator.api.model import ApiRefusal, Object, ResourceKind
 
 ObjectPredicate = Callable[[Object], bool]
 
-_SET = re.compile(r"^\s*(\S+)\s+(in|notin)\s+\(([^()]*)\)\s*$")
-_EQUAL = re.compile(r"^\s*([^\s=!,()]+)\s*(==|=|!=)\s*([^\s=!,()]*)\s*$")
-_EXISTS = re.compile(r"^\s*(!?)\s*([^\s=!,()]+)\s*$")
+_KEY = r"[^\s=!,()<>]+"  # of a label or field
+_SET = re.compile(rf"^\s*({_KEY})\s+(in|notin)\s*\(([^()]*)\)\s*$")
+_EQUAL = re.compile(rf"^\s*({_KEY})\s*(==|=|!=)\s*([^\s=!,()<>]*)\s*$")
+_COMPARISON = re.compile(rf"^\s*({_KEY})\s*([<>])\s*([+-]?[0-9]{{1,19}})\s*$")
+_EXISTS = re.compile(rf"^\s*(!?)\s*({_KEY})\s*$")
+_WHOLE_NUMBER = re.compile(r"[+-]?[0-9]{1,19}")
 
 
 def object_predicate(kind: ResourceKind, labels: str, fields: str) -> ObjectPredicate:
@@ -39,9 +42,11 @@ def _label_predicates(text: str) -> list[ObjectPredicate]:
 
 
 def _label_predicate(term: str) -> ObjectPredicate:
-    """Return the predicate of one term of a label selector: `a=b`, `a!=b`, `a in (b, c)`, `a notin (b)`, `a` or `!a`.
+    """Return the predicate of one term of a label selector: `a=b`, `a!=b`, `a in (b, c)`, `a notin (b)`, `a>1`, `a<1`,
+    `a` or `!a`.
 
-    An object without the label matches `!=` and `notin`. Raises ApiRefusal (400) for any other term.
+    An object without the label matches `!=` and `notin`. Only a label with a whole number matches `>` and `<`. Raises
+    ApiRefusal (400) for any other term.
     """
     if match := _SET.match(term):
         key, operator, listed = match.groups()
@@ -54,10 +59,20 @@ def _label_predicate(term: str) -> ObjectPredicate:
         if operator == "!=":
             return lambda obj: _label(obj, key) != value
         return lambda obj: _label(obj, key) == value
+    if match := _COMPARISON.match(term):
+        key, operator, bound = match[1], match[2], int(match[3])
+        return lambda obj: _is_beyond(_label(obj, key), operator, bound)
     if match := _EXISTS.match(term):
         absent, key = match.groups()
         return lambda obj: (_label(obj, key) is None) == bool(absent)
     raise ApiRefusal("BadRequest", f"unable to parse requirement: {term.strip()!r}")
+
+
+def _is_beyond(value: str | None, operator: str, bound: int) -> bool:
+    """Return True if a label's value is a whole number above (`>`) or below (`<`) the bound."""
+    if value is None or not _WHOLE_NUMBER.fullmatch(value):
+        return False
+    return int(value) > bound if operator == ">" else int(value) < bound
 
 
 def _field_predicates(kind: ResourceKind, text: str) -> list[ObjectPredicate]:

@@ -109,7 +109,7 @@ def from_field(pod: Object, path: str) -> str:
     """Return the text of a pod's field as the downward API gives it, "" for a field that is not set.
 
     path: such as metadata.name, or metadata.labels['app'] for one value. All labels or annotations are lines of
-    key="value". Raises CannotStart for a field that the downward API does not have.
+    key="value", without a newline at the end. Raises CannotStart for a field that the downward API does not have.
     """
     meta = pod["metadata"]
     if (keyed := _KEYED.match(path)) is not None:
@@ -119,7 +119,7 @@ def from_field(pod: Object, path: str) -> str:
         return str(single_fields[path] or "")
     if path in ("metadata.labels", "metadata.annotations"):
         metadata_map = meta.get(path.removeprefix("metadata.")) or {}
-        return "".join(f"{key}={_quoted(metadata_map[key])}\n" for key in sorted(metadata_map))
+        return "\n".join(f"{key}={_quoted(metadata_map[key])}" for key in sorted(metadata_map))
     raise CannotStart(f"the downward API has no field {path!r}")
 
 

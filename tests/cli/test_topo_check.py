@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from turnout.cli.__main__ import main
+from turnout.cli.topo_check import data_of
 
 GOOD = "leaf-1 spine-1 10.0.0.1\n  leaf-1   spine-1 10.0.0.2\n\nleaf-2 spine-1 10.0.0.3\n"
 CONFIGMAP = """apiVersion: v1
@@ -56,3 +57,7 @@ def test_stdin():
 def test_a_file_that_is_not_there_is_a_failure(capsys):
     assert main(["topology", "check", "/nowhere/at/all"]) == 1
     assert "nowhere" in capsys.readouterr().err
+
+
+def test_a_wrong_value_of_a_tag_makes_a_text_no_configmap():
+    assert list(data_of("kind: ConfigMap\nx: !!int ''\n").values()) == ["kind: ConfigMap\nx: !!int ''\n"]

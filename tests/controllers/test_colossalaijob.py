@@ -431,6 +431,7 @@ def test_what_a_new_jobs_owner_is_told(container, size, words):
     [
         (job(ssh={"sshdPath": "sshd"}), "spec.ssh.sshdPath is 'sshd': an absolute path"),
         (job(ssh={"authMountPath": "keys"}), "spec.ssh.authMountPath is 'keys'"),
+        (job(ssh={"authMountPath": "/"}), "spec.ssh.authMountPath is '/'"),
         (job({"torchArgs": ["--a=1,2"]}), "colossalai splits it at a comma"),
         (job({"torchArgs": ["--a=1=2"]}), "colossalai splits it at a comma or a second ="),
         (job(container={"name": "other"}), "must be named worker"),

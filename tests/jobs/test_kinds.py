@@ -276,6 +276,12 @@ def test_a_cooldown_is_a_duration(text, seconds):
         assert read("Job", indexed(notes={key: text})).cooldown_s == seconds
 
 
+@pytest.mark.parametrize("text", ["1h30", "2h15", "10m5", "", "h", "1.5h", "500ms", "45ss"])
+def test_a_cooldown_of_another_form_is_refused(text):
+    with pytest.raises(BadJob, match="it must be a duration such as 600s or 10m"):
+        read("Job", indexed(notes={labels.COOLDOWN: text}))
+
+
 def test_a_pause_is_for_one_direction_or_both():
     words = {"true": Pause.BOTH, "grow": Pause.GROW, "shrink": Pause.SHRINK, "false": Pause.NONE}
     notes = {labels.MIN_WORKERS: "2", labels.MAX_WORKERS: "8"}

@@ -17,6 +17,20 @@ def read(*slices):
     return wish.layers, faults
 
 
+def test_a_list_beside_a_single_slice_is_not_read_and_reported():
+    notes = {kueue.SLICE_LEVEL: "rack", kueue.SLICE_SIZE: "4", kueue.LAYERS: json.dumps([{"topology": "a", "size": 8}])}
+    wish = kueue.read(notes, [])
+    assert wish.layers == (Layer("rack", 4),)
+    assert wish.ignored == (f"{kueue.LAYERS} is not read, because {kueue.SLICE_LEVEL} is set, too",)
+
+
+def test_a_list_that_is_too_long_to_be_read_is_reported():
+    layers, faults = read(*[{"topology": RACK, "size": 8}] * 80)
+    assert layers == ()
+    assert len(faults) == 1
+    assert "characters, and at most 4096 are read" in faults[0]
+
+
 def test_a_list_of_slices_is_read():
     assert read({"topology": RACK, "size": 8}, {"topology": "kubernetes.io/hostname", "size": 2}) == (
         (Layer(RACK, 8), Layer("kubernetes.io/hostname", 2)),

@@ -40,6 +40,24 @@ class FakeApi:
             raise error
 
 
+class StoringApi:
+    """Stores Events by path, and refuses one that exists."""
+
+    def __init__(self):
+        self.events = {}
+
+    async def create(self, path, body, *, deadline_s):
+        name = f"{path}/{body['metadata']['name']}"
+        if name in self.events:
+            raise Conflict("POST", path, 409, "it exists", reason="AlreadyExists")
+        self.events[name] = dict(body)
+        return b"{}"
+
+    async def patch(self, path, body, *, deadline_s):
+        self.events[path].update(body)
+        return json.dumps(self.events[path]).encode()
+
+
 def recorder(api, **more):
     clock = ManualClock()
     return clock, EventRecorder(api, "turnout-extender", "extender-0", clock=clock, **more)
@@ -307,6 +325,27 @@ async def test_an_event_whose_creation_had_no_answer_may_be_ours(api, creators, 
             await events.flush()
         assert events.dropped == 1
         assert await listed(client) == listing
+
+
+async def test_a_restarted_process_counts_its_own_event_on(api):
+    async with await Client.open(api) as client:
+        for _ in range(2):
+            events = EventRecorder(client, "turnout-extender", "one", clock=ManualClock())
+            for _ in range(2):
+                events.emit(*SEEN)
+                await events.flush()
+            assert events.dropped == 0
+        assert await listed(client) == [(4, "one")]
+
+
+async def test_an_event_that_was_forgotten_meanwhile_is_counted_on():
+    api = StoringApi()
+    _, events = recorder(api, capacity=10_000, burst=10_000.0)
+    for after_s in range(2):
+        for number in range(2049):
+            events.emit(POD._replace(uid=str(number)), "Warning", "NoRoom", "short", NOW + after_s)
+        await events.flush()
+    assert ({event["count"] for event in api.events.values()}, events.dropped) == ({2}, 0)
 
 
 async def test_two_programs_write_an_event_each(api):

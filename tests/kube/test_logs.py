@@ -101,5 +101,31 @@ def test_an_error_keeps_the_end_of_its_trace(log_lines):
     assert line["trace_"] == "mine"
 
 
+@pytest.mark.parametrize("stream", [io.StringIO, Terminal], ids=["json", "plain"])
+@pytest.mark.parametrize(
+    ("start", "secret"),
+    [
+        pytest.param("Authorization: Bearer ", "abc123secret", id="token"),
+        pytest.param("-----BEGIN PRIVATE KEY-----\n", "abc123secret\n-----END PRIVATE KEY-----", id="key"),
+    ],
+)
+def test_a_cut_through_a_secret_of_a_trace_does_not_show_it(log_lines, start, secret, stream):
+    for filler_chars in range(16_384 - len(secret) - len(start), 16_384 - len(secret) + 1):
+        try:
+            raise ValueError(f"{start}{secret} {'x' * (filler_chars - 1)}")
+        except ValueError:
+            assert "abc123secret" not in log_lines(stream(), exc_info=True)
+
+
+def test_a_cut_through_a_token_of_a_field_does_not_show_it(log_lines):
+    line = json.loads(log_lines(io.StringIO(), {"why": f"{'x ' * 2042} Bearer abc123secret"}))
+    assert "abc" not in line["why"]
+
+
+def test_a_text_of_many_beginnings_of_tokens_is_searched_quickly(log_lines):
+    text = "eyJ-" * 250_000
+    assert json.loads(log_lines(io.StringIO(), {"why": text}))["why"] == text[:4096]
+
+
 def test_what_is_below_the_level_is_not_written(log_lines):
     assert log_lines(io.StringIO(), at="warning") == ""

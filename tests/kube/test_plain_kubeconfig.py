@@ -135,6 +135,12 @@ def test_the_namespace_is_the_context_s(context, namespace):
     assert read_namespace(config(), context) == namespace
 
 
+@pytest.mark.parametrize("value", ["!!bool maybe", "!!timestamp foo", "!!int ''", "!!float ''", "!!binary \u0101"])
+def test_a_kubeconfig_with_a_wrong_value_of_a_tag_counts_as_none(tmp_path, value):
+    (tmp_path / "config").write_text(f"x: {value}")
+    assert read_kubeconfig(tmp_path / "config") is None
+
+
 def test_a_kubeconfig_that_is_nested_too_deep_counts_as_none(tmp_path):
     (tmp_path / "config").write_text("[" * 3000)
     assert read_kubeconfig(tmp_path / "config") is None

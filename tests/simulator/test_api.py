@@ -101,7 +101,11 @@ async def test_what_is_refused_is_a_status(api_server, method, path, body, code,
         pytest.param({"labelSelector": "app=x"}, ["a", "b"], id="equal"),
         pytest.param({"labelSelector": "app!=x"}, ["c"], id="not equal"),
         pytest.param({"labelSelector": "app in (x,y),tier"}, ["b"], id="a set and an existence"),
+        pytest.param({"labelSelector": "app in(x)"}, ["a", "b"], id="a set without a space before it"),
         pytest.param({"labelSelector": "!tier"}, ["a", "c"], id="absence"),
+        pytest.param({"labelSelector": "tier>0"}, ["b"], id="a number above another"),
+        pytest.param({"labelSelector": "tier<1"}, [], id="a number that is not below another"),
+        pytest.param({"labelSelector": "app>0"}, [], id="a label that is no number"),
         pytest.param({"fieldSelector": "metadata.name=c"}, ["c"], id="by name"),
         pytest.param({"fieldSelector": "spec.nodeName="}, ["a", "c"], id="without a node"),
         pytest.param({"fieldSelector": "spec.nodeName!=,status.phase=Pending"}, ["b"], id="with a node"),
@@ -113,6 +117,13 @@ async def test_a_list_shows_what_its_selectors_ask_for(api_server, query, names)
     await api_server.ask("POST", PODS, pod("c", labels={"app": "z"}))
     _, found = await api_server.ask("GET", PODS, **query)
     assert [item["metadata"]["name"] for item in found["items"]] == names
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("selector", ["tier>", "tier>x", "tier<>1", "<tier", "tier>1.5"])
+async def test_a_malformed_comparison_is_a_bad_request(api_server, selector):
+    code, status = await api_server.ask("GET", PODS, labelSelector=selector)
+    assert (code, status["reason"]) == (400, "BadRequest")
 
 
 @pytest.mark.asyncio

@@ -129,6 +129,12 @@ def test_the_tables_are_frozen():
             [("a", "s/l"), ("b", "s/l"), ("c", "s/m"), ("d", "s/m"), ("e", "s/m")], 0.0, id="new ones have not"
         ),
         pytest.param([], 1.0, id="an emptied map moved everything"),
+        pytest.param([("a", "s/x"), ("b", "s/x"), ("c", "s/y"), ("d", "s/y")], 0.0, id="leaves have other names"),
+        pytest.param([("a", "t/x"), ("b", "t/x"), ("c", "t/y"), ("d", "t/y")], 0.0, id="all switches have other names"),
+        pytest.param([("a", "s/x"), ("b", "s/x"), ("c", "s/x"), ("d", "s/x")], 0.5, id="two leaves are one"),
+        pytest.param([("a", "s/l"), ("b", "s/l"), ("c", "t/m"), ("d", "t/m")], 0.5, id="a leaf has another spine"),
+        pytest.param([("a", "s/l"), ("c", "s/l"), ("b", "s/m"), ("d", "s/m")], 0.5, id="hosts have changed places"),
+        pytest.param([("a", "r/s/l"), ("b", "r/s/l"), ("c", "r/s/m"), ("d", "r/s/m")], 1.0, id="one more tier"),
     ],
 )
 def test_moved_share(new, share):

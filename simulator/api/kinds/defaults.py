@@ -76,7 +76,10 @@ def _fill_template(spec: dict[str, Any]) -> None:
 
 
 def _fill_pod(spec: dict[str, Any]) -> None:
-    """Set the absent fields of a pod spec as the API server does, in place. Limits become missing requests."""
+    """Set those absent fields of a pod spec that our programs and kubectl read, as the API server does, in place.
+
+    Limits become missing requests.
+    """
     for key, value in (
         ("schedulerName", "default-scheduler"),
         ("restartPolicy", "Always"),

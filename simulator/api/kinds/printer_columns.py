@@ -80,17 +80,49 @@ def _ready_containers(pod: Object, now_s: float) -> str:
 def _pod_status(pod: Object, now_s: float) -> str:
     """Return the STATUS column of a pod, as kubectl prints it: Terminating, SchedulingGated, a reason, or the phase.
 
-    A container's waiting or terminated reason comes before the pod's reason and phase; the last container with one
-    counts.
+    The waiting or terminated reason of a container comes before the pod's reason and phase; the first container with
+    one counts. Init containers that are not finished come before all of these, as `Init:0/1` or `Init:REASON`.
+    "Completed" is printed as Running or NotReady while another container is ready.
     """
     if value_at(pod, "metadata", "deletionTimestamp"):
         return "Terminating"
-    shown = value_at(pod, "status", "reason") or value_at(pod, "status", "phase") or UNKNOWN
-    for container in value_at(pod, "status", "containerStatuses") or ():
-        for state in ("waiting", "terminated"):
-            shown = value_at(container, "state", state, "reason") or shown
+    conditions = {each.get("type"): each.get("status") for each in value_at(pod, "status", "conditions") or ()}
+    if (init_status := _init_status(pod)) and conditions.get("Initialized") != "True":
+        return init_status
+    statuses = value_at(pod, "status", "containerStatuses") or ()
+    reasons = (_state_reason(value_at(each, "state") or {}) for each in statuses)
+    phase = value_at(pod, "status", "reason") or value_at(pod, "status", "phase") or UNKNOWN
+    shown = next(filter(None, reasons), str(phase))
+    ready = (value_at(each, "state", "running") for each in statuses if each.get("ready"))
+    if shown == "Completed" and any(running is not None for running in ready):
+        return "Running" if conditions.get("Ready") == "True" else "NotReady"
     gates = value_at(pod, "spec", "schedulingGates")
-    return "SchedulingGated" if gates and shown == "Pending" else str(shown)
+    return "SchedulingGated" if gates and shown == "Pending" else shown
+
+
+def _init_status(pod: Object) -> str:
+    """Return the STATUS column of a pod whose init containers are not finished; "" for any other pod."""
+    specs = {each.get("name"): each for each in value_at(pod, "spec", "initContainers") or ()}
+    for number, container in enumerate(value_at(pod, "status", "initContainerStatuses") or ()):
+        state = value_at(container, "state") or {}
+        is_sidecar = (specs.get(container.get("name")) or {}).get("restartPolicy") == "Always"
+        if value_at(state, "terminated", "exitCode") == 0 or (is_sidecar and container.get("started")):
+            continue
+        reason = _state_reason(state)
+        return f"Init:{reason}" if reason not in ("", "PodInitializing") else f"Init:{number}/{len(specs)}"
+    return ""
+
+
+def _state_reason(state: Object) -> str:
+    """Return the reason of a waiting or terminated container as kubectl prints it; "" for a running one.
+
+    state: of the container.
+    """
+    if reason := value_at(state, "waiting", "reason") or value_at(state, "terminated", "reason"):
+        return str(reason)
+    if (ended := state.get("terminated")) is None:
+        return ""
+    return f"Signal:{ended['signal']}" if ended.get("signal") else f"ExitCode:{ended.get('exitCode', 0)}"
 
 
 def _restarts(pod: Object, now_s: float) -> str:

@@ -125,8 +125,9 @@ def format_indexes(indexes: Iterable[int]) -> str:
 def _pod_states(job: Object, pods: Sequence[Object]) -> _PodStates:
     """Return a Job's pods by state.
 
-    The counts succeeded and failed are at least those of its status, because counted pods may be deleted since. For an
-    indexed Job succeeded is the number of indexes that have succeeded and are in range.
+    The counts succeeded and failed are at least those of its status, because counted pods may be deleted since. After
+    such a deletion a new failure is not counted until there are more failed pods than the status has; Kubernetes counts
+    it. For an indexed Job succeeded is the number of indexes that have succeeded and are in range.
     """
     status = job.get("status") or {}
     succeeded, failed = ([pod for pod in pods if phase(pod) == word] for word in ("Succeeded", "Failed"))

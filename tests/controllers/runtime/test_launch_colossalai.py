@@ -51,6 +51,7 @@ def launched(folder, port, *command, env=None):
         pytest.param("echo a: failure; exit 7", 7, "a: failure\n", id="its own code"),
         pytest.param("kill -9 $$", 137, "", id="the code of a signal"),
         pytest.param("seq 1 5000; echo a: success", 0, "a: success\n", id="the end of much output"),
+        pytest.param("printf '失败%.0s' $(seq 1000); echo", 0, "失败\n", id="characters of several bytes"),
     ],
 )
 def test_the_commands_code_and_last_words_are_the_launchers(tmp_path, script, code, last):
@@ -59,7 +60,7 @@ def test_the_commands_code_and_last_words_are_the_launchers(tmp_path, script, co
     assert ended == code
     assert out.endswith(last)
     assert last_words.endswith(last)
-    assert len(last_words) <= launch_colossalai.BYTES
+    assert len(last_words.encode()) <= launch_colossalai.BYTES
 
 
 @pytest.mark.parametrize("words", [b"", b"HTTP/1.1 400\r\n"], ids=["silence", "another protocol"])

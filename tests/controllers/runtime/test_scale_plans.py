@@ -16,6 +16,7 @@ from turnout.controllers.runtime.owned_objects import JobObject
 from turnout.controllers.runtime.scale_plans import PATH, ScalePlans
 from turnout.controllers.runtime.work_queue import WorkQueue
 from turnout.kube.backoff import Backoff
+from turnout.kube.errors import ServerFault
 from turnout.kube.watch_events import Key
 
 KEY = JobKey(PATH, "ns", "bert-plan")
@@ -31,10 +32,14 @@ def world(owner="bert"):
     return api
 
 
+def single_queue(clock):
+    return WorkQueue(clock, Backoff(first_s=1.0, max_s=8.0), lambda: 1.0, one_per_namespace=True)
+
+
 def plans(api, clock=None, events=None):
     """Return a process that has seen the plan."""
     clock = clock or ManualClock()
-    queue = WorkQueue(clock, Backoff(first_s=1.0, max_s=8.0), lambda: 1.0, one_per_namespace=True)
+    queue = single_queue(clock)
     scale_plans = ScalePlans(api, queue, clock, events or Events(), Metrics(queue.__len__))
     scale_plans.store_plan(msgspec.json.decode(msgspec.json.encode(api.objects[PLAN]), type=JobObject))
     return scale_plans
@@ -163,6 +168,69 @@ async def test_a_fault_of_ours_while_a_plan_is_carried_out_is_that_plans_alone(c
         api.faulty = "/nowhere/"
         await clock.advance(5.0)
         assert api.objects[plan_of("b")]["status"]["phase"] == "Succeeded"
+
+
+class Busy(Api):
+    """An API server that refuses the first change of the job with 503."""
+
+    async def patch(self, path, body, *rest):
+        if path == self.job and not self.is_past_fault:
+            self.is_past_fault = True
+            raise ServerFault("PATCH", path, 503, "busy")
+        return await super().patch(path, body, *rest)
+
+    is_past_fault = False
+
+
+def store(scale_plans, api, name, workers, created, phase=None):
+    """Add a plan to the server, and show it to the process."""
+    path, raw = PLAN.replace("bert-plan", name), elasticjobs.plan(workers=workers)
+    meta = {**raw["metadata"], "name": name, "namespace": "ns", "uid": name, "resourceVersion": "1"}
+    api.objects[path] = {**raw, "metadata": {**meta, "creationTimestamp": created}}
+    if phase:
+        api.objects[path]["status"] = {"phase": phase}
+    scale_plans.store_plan(msgspec.json.decode(msgspec.json.encode(api.objects[path]), type=JobObject))
+    return path
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    "created",
+    [
+        pytest.param(("2026-01-01T00:00:00Z", "2026-01-01T00:00:09Z"), id="seconds apart"),
+        pytest.param(("2026-01-01T00:00:00Z", "2026-01-01T00:00:00Z"), id="in one second"),
+    ],
+)
+async def test_a_plan_that_a_newer_one_of_its_job_overtook_fails(created):
+    clock, api = ManualClock(), Busy(elasticjobs.job())
+    scale_plans = ScalePlans(api, single_queue(clock), clock, Events(), Metrics(lambda: 0))
+    older, newer = (store(scale_plans, api, *each) for each in (("older", 4, created[0]), ("newer", 8, created[1])))
+    async with running(scale_plans.run()):
+        await clock.advance(0.5)
+        await clock.advance(5.0)
+    assert api.objects[api.job]["spec"]["replicaSpecs"]["worker"]["replicas"] == 8
+    assert [api.objects[each]["status"]["phase"] for each in (older, newer)] == ["Failed", "Succeeded"]
+    assert "newer is a newer plan of bert" in api.objects[older]["status"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("created", "phase", "is_deleted", "workers"),
+    [
+        pytest.param("2026-01-01T00:00:09Z", "Succeeded", False, 2, id="newer"),
+        pytest.param("2026-01-01T00:00:00Z", "Succeeded", False, 4, id="of the same second"),
+        pytest.param("2026-01-01T00:00:09Z", "Failed", False, 4, id="newer, and failed"),
+        pytest.param("2026-01-01T00:00:09Z", "Succeeded", True, 4, id="newer, and deleted since"),
+    ],
+)
+def test_plans_that_were_carried_out_before_a_restart_count(created, phase, is_deleted, workers):
+    api, clock = Api(elasticjobs.job()), ManualClock()
+    scale_plans = ScalePlans(api, single_queue(clock), clock, Events(), Metrics(lambda: 0))
+    store(scale_plans, api, "done", 8, created, phase)
+    store(scale_plans, api, "pending", 4, "2026-01-01T00:00:00Z")
+    if is_deleted:
+        scale_plans.drop_plan(Key("ns", "done", "done"))
+    asyncio.run(scale_plans.carry_out(JobKey(PATH, "ns", "pending")))
+    assert api.objects[api.job]["spec"]["replicaSpecs"]["worker"]["replicas"] == workers
 
 
 def test_a_plan_that_is_gone_is_forgotten():

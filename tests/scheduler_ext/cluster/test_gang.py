@@ -334,14 +334,16 @@ class TestUnkept:
             in ignored_terms(wishing(wish))
         ) is sentence
 
-    @pytest.mark.parametrize("wish", [
-        pytest.param(Wish(source="a", required="what"), id="a tier"),
-        pytest.param(Wish(source="a", layers=(Layer("what", 2),)), id="a layer"),
-        pytest.param(Wish(source="a", groups=(GroupRule(level="what"),)), id="a group's"),
-        pytest.param(Wish(source="a", exclusion=Exclusion("what", "set")), id="a distance"),
+    @pytest.mark.parametrize(("wish", "source"), [
+        pytest.param(Wish(source="a", required="what"), "a", id="a tier"),
+        pytest.param(Wish(source=labels.TOPOLOGY, required="what"), labels.TOPOLOGY_TIER, id="our tier"),
+        pytest.param(Wish(source="a", layers=(Layer("what", 2),)), "a", id="a layer"),
+        pytest.param(Wish(source="a", groups=(GroupRule(level="what"),)), "a", id="a group's"),
+        pytest.param(Wish(source="a", exclusion=Exclusion("what", "set")), labels.APART, id="a distance"),
     ])  # fmt: skip
-    def test_a_level_that_is_not_there_is_told_once(self, wish):
-        assert ignored_terms(wishing(wish, wish)) == ["a names 'what', which is no level here: it counts as a leaf"]
+    def test_a_level_that_is_not_there_is_told_once(self, wish, source):
+        sentence = f"{source} names 'what', which is no level here: it counts as a leaf"
+        assert ignored_terms(wishing(wish, wish)) == [sentence]
 
     def test_of_a_level_without_end_the_beginning_is_told(self):
         sentences = ignored_terms(wishing(Wish(source="a", required="x" * 500)))

@@ -147,7 +147,7 @@ class Calls:
 class Scene:
     """A repairer beside a cluster of two leaves, with a clock that is moved by hand."""
 
-    def __init__(self, *faults, pods, leaves=(3, 4), leads=True):
+    def __init__(self, *faults, pods, leaves=(3, 4), leads=True, **more):
         self.clock, self.calls, self.told, self.leads = ManualClock(), Calls(*faults), [], leads
         self.view = ShownExtender(Rules(), self.clock, Metrics(), lambda notice: None)
         for node in World(*leaves).nodes:
@@ -160,7 +160,7 @@ class Scene:
         self.calls.reservations.show(self.view.watches)
         tools = self.view.watches, calls, self.clock, metrics, self.told.append
         self.reservations = ReservationWriter(*tools, "turnout-system/reservations")
-        self.repairer = Repairer(*tools, self.reservations)
+        self.repairer = Repairer(*tools, self.reservations, **more)
 
     async def pass_by(self, seconds):
         """Let it look as often as it does in so many seconds."""
@@ -420,6 +420,14 @@ class TestTarget:
         await scene.clock.advance(RESERVATION_S)
         scene.extender.clean_up()
         assert set(scene.plan("young").values()) < set(TARGET)
+
+
+@pytest.mark.asyncio
+async def test_each_of_many_waiting_gangs_has_its_turn():
+    pods = [each for leaf in "abc" for each in gang("give-up/10", 2, at=(f"{leaf}0",), name=f"gang{leaf}")]
+    scene = Scene(pods=pods, leaves=(1, 1, 1), gangs_per_tick=1)
+    await scene.pass_by(9 * REPAIR_INTERVAL_S)
+    assert scene.calls.pods == ["ganga-0", "gangb-0", "gangc-0"]
 
 
 @pytest.mark.asyncio

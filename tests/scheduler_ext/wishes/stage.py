@@ -83,6 +83,10 @@ class Stage:
             self.view.put_pod(msgspec.convert(bound, Pod))
         return self.placed
 
+    def ask(self, pod_object):
+        """The nodes that filter keeps for a pod, of all hosts."""
+        return self._asked(Verb.FILTER, {"Pod": pod_object, "Nodes": None, "NodeNames": HOSTS})
+
     def _asked(self, verb, question):
         """The nodes that filter keeps, or those that prioritize scores highest."""
         body = json.loads(self.dispatcher.answer(verb, json.dumps(question).encode()).body)

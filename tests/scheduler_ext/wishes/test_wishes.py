@@ -9,12 +9,14 @@ from collections import Counter
 from itertools import pairwise
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tests.scheduler_ext.wishes.stage import BLOCK, HOSTS, RACK, Stage, pod
 from turnout.jobs.gang import POD_GROUP_VERSIONS, Dialect
 from turnout.jobs.wishes import kai, koordinator, kueue, sets
 from turnout.kube import labels
+from turnout.kube.objects import Pod
 from turnout.scheduler_ext.model import EventReason
 
 HOST = labels.HOSTNAME
@@ -272,6 +274,20 @@ def test_what_is_not_kept_is_told_once_a_gang():
     stage = Stage()
     stage.schedule(volcano(4, notes=ours("preferred", topology_tier="2")))
     assert [notice.reason for notice in stage.told] == [EventReason.WISH_NOT_KEPT]
+
+
+def test_members_with_different_unkept_wishes_are_told_once_each():
+    stage, pods = Stage(), job(2, notes=ours("required", topology_tier="nonsense"))
+    pods[1]["spec"]["resourceClaims"] = [{"name": "gpu"}]
+    pods[1]["spec"]["containers"][0]["resources"] = {"claims": [{"name": "gpu"}]}
+    for each in pods:
+        stage.view.put_pod(msgspec.convert(each, Pod))
+    for _ in range(5):
+        for each in pods:
+            stage.clock.now_s += 1.0
+            stage.ask(each)
+    assert [notice.reason for notice in stage.told] == [EventReason.WISH_NOT_KEPT] * 2
+    assert "turnout.dev/topology-tier names 'nonsense', which is no level here" in stage.told[0].detail
 
 
 def test_slices_are_runs_of_neighbouring_ranks():

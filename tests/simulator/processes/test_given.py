@@ -57,7 +57,7 @@ def test_words_are_put_in_as_kubernetes_does(text, expanded):
         ("metadata.labels['b']", "2"),
         ("metadata.annotations['t/k']", "v"),
         ("metadata.annotations['none']", ""),
-        ("metadata.labels", 'a="x\\"y"\nb="2"\n'),
+        ("metadata.labels", 'a="x\\"y"\nb="2"'),
         ("spec.nodeName", "n1"),
         ("spec.serviceAccountName", "default"),
         ("status.podIP", "127.130.0.1"),

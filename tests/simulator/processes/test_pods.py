@@ -164,7 +164,7 @@ async def test_it_is_given_its_environment_and_files(pods):
     found = await pods.over("a")
     ip, node = found["status"]["podIP"], found["spec"]["nodeName"]
     assert ip.startswith("127.")
-    assert await pods.log("a") == f'p p-$(PLAIN) a {ip} {node} v a\napp="train"\nv'
+    assert await pods.log("a") == f'p p-$(PLAIN) a {ip} {node} v a\napp="train"v'
 
 
 @needs_isolation
