@@ -9,8 +9,10 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import random
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -21,7 +23,6 @@ from itertools import count
 from pathlib import Path
 
 from tests.kit.wait import until
-from turnout.launcher.addresses import free_port
 
 SECONDS = 40.0  # no wait of a test is longer
 TOY = Path(__file__).with_name("scripts") / "toy.py"
@@ -143,6 +144,22 @@ class Agent:
         return bool(self.entries("coordinator_begun"))
 
 
+# Below the ports that the kernel gives to outgoing connections (32768 and above): between the end of a coordinator and
+# the start of the next one at the same address, any connection of this machine could take such a port.
+ENDPOINT_PORTS = range(20_000, 30_000)
+
+
+def endpoint_port(address: str) -> int:
+    """A port of an endpoint on which nobody listens, and which no outgoing connection takes later."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    for _ in ENDPOINT_PORTS:
+        port = random.choice(ENDPOINT_PORTS)
+        with socket.socket(family) as probe, contextlib.suppress(OSError):
+            probe.bind((address, port))
+            return port
+    raise AssertionError(f"no free port in {ENDPOINT_PORTS}")
+
+
 class Crew:
     """The agents of one job. nnodes: as the option; more: further options of all of them."""
 
@@ -152,7 +169,7 @@ class Crew:
         self.lives_in, self.finish_file = folder / "lives", folder / "finish"
         self.lives_in.mkdir()
         self.memory = Path(tempfile.mkdtemp(prefix="crew-", dir="/dev/shm"))  # a folder of each agent in it
-        self.port = free_port(at)
+        self.port = endpoint_port(at)
         self.options = ("--nnodes", nnodes, *quick, *more)
         self.endpoint = ("--rdzv-endpoint", f"{at}:{self.port}")
         self.agents: list[Agent] = []
