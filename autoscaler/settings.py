@@ -86,10 +86,7 @@ class Settings:
             ("--reservations", self.reservations),
         ):
             check_name(name, flag)
-        if not self.gpu_resource or not all(map(_is_key, self.gpu_resource)):
-            raise BadSetting(f"--gpu-resource is {', '.join(self.gpu_resource)!r}: it must be a resource such as a.b/c")
-        if not self.schedulers or not all(self.schedulers):
-            raise BadSetting("--schedulers is empty: it must name at least one scheduler")
+        self._check_resources_and_schedulers()
         parse_address(self.metrics_bind, "--metrics-bind")
         check_url(self.docs_base_url, "--docs-base-url")
         if self.owner_label and not _is_key(self.owner_label):
@@ -113,6 +110,13 @@ class Settings:
     def configmaps(self) -> WatchedConfigMaps:
         """Return the ConfigMaps that are watched."""
         return WatchedConfigMaps(self.configmap, self.orders, self.reservations)
+
+    def _check_resources_and_schedulers(self) -> None:
+        """Raise BadSetting for an empty or invalid name of a resource or a scheduler."""
+        if not self.gpu_resource or not all(map(_is_key, self.gpu_resource)):
+            raise BadSetting(f"--gpu-resource is {', '.join(self.gpu_resource)!r}: it must be a resource such as a.b/c")
+        if not self.schedulers or not all(self.schedulers):
+            raise BadSetting("--schedulers is empty: it must name at least one scheduler")
 
     def _check_taints(self) -> None:
         """Raise BadSetting for an invalid setting about taints."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import pairwise
@@ -168,20 +168,14 @@ def _compare_with_map(hosts: set[str], nodes: Sequence[Object], edit: str) -> It
     """
     gpu_nodes = [node for node in nodes if _has_gpus(node)]
     if lost := [node["metadata"]["name"] for node in gpu_nodes if not _names_of(node) & hosts]:
-        are = "is" if len(lost) == 1 else "are"
-        text = f"{len(lost)} of {_count(len(gpu_nodes), 'GPU node')} {are} not on the map: {_some(lost)}"
+        text = f"{len(lost)} of {_count(len(gpu_nodes), 'GPU node')} {_are(lost)} not on the map: {_some(lost)}"
         yield CheckLine(Level.WRONG if len(lost) == len(gpu_nodes) else Level.DOUBTFUL, "map", text, edit)
     if strange := sorted(hosts.difference(*map(_names_of, nodes))):
         are_none = "is no node" if len(strange) == 1 else "are no nodes"
         text = f"{_count(len(strange), 'host')} of the map {are_none} of this cluster: {_some(strange)}"
         yield CheckLine(Level.DOUBTFUL, "map", text, edit)
     if not gpu_nodes:
-        yield CheckLine(
-            Level.DOUBTFUL,
-            "nodes",
-            f"none of {len(nodes)} nodes offers GPUs" if len(nodes) > 1 else "no node offers GPUs",
-            "install the vendor's device plugin",
-        )
+        yield _no_gpus(len(nodes))
     elif not lost and not strange:
         text = "the only GPU node is" if len(gpu_nodes) == 1 else f"all {len(gpu_nodes)} GPU nodes are"
         yield CheckLine(Level.FINE, "map", f"{text} on the map")
@@ -285,11 +279,7 @@ def _node_clocks(facts: ClusterFacts) -> Iterator[CheckLine]:
     If there is neither, yield one that all clocks agree; without a heartbeat that has a time, yield nothing.
     """
     now_s = facts.now_s + (facts.server_clock_ahead_s or 0.0)
-    renewals = [
-        (lease["metadata"]["name"], renewed_s)
-        for lease in facts.heartbeats or ()
-        if (renewed_s := unix_s((lease.get("spec") or {}).get("renewTime"))) is not None
-    ]
+    renewals = _renewals(facts.heartbeats or ())
     ahead = [name for name, renewed_s in renewals if renewed_s - now_s > MAX_CLOCK_SKEW_S]
     silent = [name for name, renewed_s in renewals if now_s - renewed_s > SILENT_S]
     if ahead:
@@ -299,8 +289,19 @@ def _node_clocks(facts: ClusterFacts) -> Iterator[CheckLine]:
         text = f"heartbeats of nodes are late, or their clocks behind: {_some(silent)}"
         yield CheckLine(Level.DOUBTFUL, "clocks", text, "kubectl get nodes; then look at their clocks")
     if renewals and not ahead and not silent:
-        agree = "the clock of 1 node agrees" if len(renewals) == 1 else f"the clocks of {len(renewals)} nodes agree"
-        yield CheckLine(Level.FINE, "clocks", agree)
+        yield _clocks_agree(len(renewals))
+
+
+def _clocks_agree(nodes: int) -> CheckLine:
+    """Return the line that all clocks agree. nodes: with a heartbeat, >= 1."""
+    text = "the clock of 1 node agrees" if nodes == 1 else f"the clocks of {nodes} nodes agree"
+    return CheckLine(Level.FINE, "clocks", text)
+
+
+def _renewals(heartbeats: Iterable[Object]) -> list[tuple[str, float]]:
+    """Return (name of the node, time of its heartbeat in seconds since 1970) for each heartbeat that has a time."""
+    times = ((each["metadata"]["name"], unix_s((each.get("spec") or {}).get("renewTime"))) for each in heartbeats)
+    return [(name, renewed_s) for name, renewed_s in times if renewed_s is not None]
 
 
 def _names_of(node: Object) -> set[str]:
@@ -319,6 +320,16 @@ def _kinds(deployment: Object) -> set[str]:
     lists = [word.removeprefix("--kinds=") for word in words if word.startswith("--kinds=")]
     lists += [kinds for flag, kinds in pairwise(words) if flag == "--kinds"]
     return {kind for kinds in lists for kind in kinds.split(",")}
+
+
+def _no_gpus(nodes: int) -> CheckLine:
+    """Return the line for a cluster without GPUs. nodes: how many it has."""
+    text = f"none of {nodes} nodes offers GPUs" if nodes > 1 else "no node offers GPUs"
+    return CheckLine(Level.DOUBTFUL, "nodes", text, "install the vendor's device plugin")
+
+
+def _are(things: Sequence[object]) -> str:
+    return "is" if len(things) == 1 else "are"
 
 
 def _count(number: int, noun: str) -> str:

@@ -90,14 +90,23 @@ def _pod_status(pod: Object, now_s: float) -> str:
     if (init_status := _init_status(pod)) and conditions.get("Initialized") != "True":
         return init_status
     statuses = value_at(pod, "status", "containerStatuses") or ()
-    reasons = (_state_reason(value_at(each, "state") or {}) for each in statuses)
-    phase = value_at(pod, "status", "reason") or value_at(pod, "status", "phase") or UNKNOWN
-    shown = next(filter(None, reasons), str(phase))
-    ready = (value_at(each, "state", "running") for each in statuses if each.get("ready"))
-    if shown == "Completed" and any(running is not None for running in ready):
+    shown = _reason_or_phase(pod, statuses)
+    if shown == "Completed" and any(map(_is_ready_and_running, statuses)):
         return "Running" if conditions.get("Ready") == "True" else "NotReady"
     gates = value_at(pod, "spec", "schedulingGates")
     return "SchedulingGated" if gates and shown == "Pending" else shown
+
+
+def _reason_or_phase(pod: Object, statuses: Iterable[Object]) -> str:
+    """Return the first reason among the statuses of containers, else the pod's reason or its phase, else UNKNOWN."""
+    reasons = (_state_reason(value_at(each, "state") or {}) for each in statuses)
+    phase = value_at(pod, "status", "reason") or value_at(pod, "status", "phase") or UNKNOWN
+    return next(filter(None, reasons), str(phase))
+
+
+def _is_ready_and_running(status: Object) -> bool:
+    """Return True if a container is ready and runs. status: of the container."""
+    return bool(status.get("ready")) and value_at(status, "state", "running") is not None
 
 
 def _init_status(pod: Object) -> str:
