@@ -90,7 +90,7 @@ def test_check_is_refused_nothing_that_a_viewer_needs(configs, module_plane, cap
         verdicts_by_user[who] = json.loads(capsys.readouterr().out)
     assert not [line for line in verdicts_by_user["viewer"] if line["about"] == "rights"]
     assert [line["text"] for line in verdicts_by_user["viewer"] if line["about"] == "way"][2].startswith(
-        "gates: used; 0 pods wait"
+        "gates: 0 pods wait; the nominator is installed with 0 replicas"
     )
     assert verdicts_by_user["viewer"] == verdicts_by_user["admin"]
 
