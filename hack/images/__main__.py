@@ -11,13 +11,13 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 
 from hack.images import debian, python_wheels
 from hack.images.bill import bill
-from hack.images.oci import write
+from hack.images.oci import Image, write
 from hack.images.recipes import IMAGES, USUAL, Sources, WrongPython
 from hack.images.rootfs import command, unpack_image
 from hack.images.wheels import ROOT
@@ -25,12 +25,12 @@ from hack.images.wheels import ROOT
 OUT = ROOT / "build" / "images"
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None, recipes: Mapping[str, Callable[[Sources], Image]] = IMAGES) -> int:
     """Build the named images, write the lock, or run a program in an image. Return the exit code.
 
     It is 1 for a package or file that is not available, another Python, and a subprocess that fails or takes too long;
     for `run` it is that of the program. Ends with SystemExit and code 2 for an unknown name. argv: None for that of
-    this process.
+    this process. recipes: build the images, by name.
     """
     words = list(sys.argv[1:] if argv is None else argv)
     try:
@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if words == ["lock"]:
             debian.relock()
         else:
-            _build(_names(words))
+            _build(_names(words), recipes)
     except (debian.NoPackage, WrongPython, FileNotFoundError, subprocess.SubprocessError) as error:
         print(f"hack.images: {error}", file=sys.stderr)
         return 1
@@ -61,11 +61,11 @@ def _names(words: Sequence[str]) -> Sequence[str]:
     return names or USUAL
 
 
-def _build(names: Sequence[str]) -> None:
-    """Write each image and its bill of materials, and print its digest. names: of IMAGES."""
+def _build(names: Sequence[str], recipes: Mapping[str, Callable[[Sources], Image]]) -> None:
+    """Write each image and its bill of materials, and print its digest. names: of recipes."""
     sources = Sources(metadata.version("turnout"), clean_commit(), python_wheels.cache_folder())
     for name in names:
-        image = IMAGES[name](sources)
+        image = recipes[name](sources)
         digest = write(image, OUT / name)
         sbom = OUT / f"{name}.cdx.json"
         sbom.write_text(json.dumps(bill(name, sources.version), indent=1) + "\n")
