@@ -70,9 +70,8 @@ class Session:
         self._daemon, self._send, self._log_event = daemon, send, log_event
         self._rank_store: RankStore | None = None
         self._saves: set[asyncio.Task[None]] = set()
-        self._pending_waits: list[
-            set[asyncio.Task[None]]
-        ] = []  # for each Wait without answer: the saves that it awaits
+        # For each Wait without an answer: the saves that it awaits.
+        self._pending_waits: list[set[asyncio.Task[None]]] = []
         self._newest_epoch = 0  # epoch of the newest Save
         self._stats = Stats()
         self._connected = True
