@@ -81,9 +81,8 @@ class _RolePods(NamedTuple):
     of_other_mode: list[PodState]  # created for another mode of the job
     # Terminating pods of a numbered kind: each has its successor already, and was counted if we deleted it.
     replaced: list[PodState]
-    surplus: list[
-        PodState
-    ]  # above the size of the role, as after a shrink, or with an unreadable index, and not of another mode
+    # Above the size of the role, as after a shrink, or with an unreadable index, and not of another mode.
+    surplus: list[PodState]
     failed: list[PodState]  # neither of another mode nor replaced nor surplus
 
 

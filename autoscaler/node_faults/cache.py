@@ -41,9 +41,8 @@ class FaultReportCache:
         self._nodes: dict[str, NodeEntry] = {}
         self._notable: set[str] = set()  # names of nodes with our taint or a record
         self._gpu_nodes = 0  # number of nodes with GPUs
-        self._pod_reports: dict[
-            str, tuple[str, PodReport]
-        ] = {}  # by the pod's uid, with the text that it was read from
+        # By the pod's uid, with the text that it was read from.
+        self._pod_reports: dict[str, tuple[str, PodReport]] = {}
         self._deleted_pods: dict[str, None] = {}  # uids, the first deleted first
         self.faults: dict[str, str] = {}
 

@@ -60,9 +60,8 @@ class BadQuery(ValueError):
 class Query:
     """The parameters of one request for a list."""
 
-    filters: Mapping[
-        str, str
-    ]  # by name: the value that the column must have; "text": a part of the list's text columns
+    # By name: the value that the column must have; "text": a part of the list's text columns.
+    filters: Mapping[str, str]
     limit: int = DEFAULT_LIMIT  # rows, 1 to MAX_LIMIT
     offset: int = 0  # rows before the page
     sort: str = ""  # a sort key of the list, with "-" before it for descending; "" for the list's own order

@@ -113,9 +113,8 @@ class InformerFactory:
     def __init__(self, source: ListerWatcher, clock: Clock, rng: random.Random) -> None:
         self._source, self._clock, self._rng, self._outage = source, clock, rng, Outage()
         self._followers: list[ConfigMapFollower[Any]] = []
-        self._loops: list[
-            Callable[[], Coroutine[Any, Any, None]]
-        ] = []  # coroutines that run together with the reflectors
+        # Coroutines that run together with the reflectors.
+        self._loops: list[Callable[[], Coroutine[Any, Any, None]]] = []
         self.reflectors: dict[str, Reflector[Any]] = {}
 
     def watch(self, name: str, path: str, kind: type[Any], sink: Sink[Any], **options: Any) -> None:

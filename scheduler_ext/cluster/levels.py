@@ -82,9 +82,8 @@ class Levels:
         self._fabric: Fabric | None = None
         self._offer_version = -1
         self._tiers: dict[str, int | None] = {}
-        self._unlabelled_rows: dict[
-            str, NDArray[np.bool_] | None
-        ] = {}  # marks of rows that lack a label; None for no row
+        # Marks of rows that lack a label; None for no row.
+        self._unlabelled_rows: dict[str, NDArray[np.bool_] | None] = {}
         self._label_domains: dict[str, LabelDomains] = {}  # of labels whose domains are wider than a switch
 
     def use(self, fabric: Fabric) -> None:

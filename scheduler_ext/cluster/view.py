@@ -226,9 +226,8 @@ class ClusterView:
         self.assumed_pods = AssumedPods()
         self.preferences = Preferences(self.snapshot)
         self.levels = Levels(self.snapshot)
-        self.unconfirmed_nominations: dict[
-            str, str
-        ] = {}  # uid -> node: our nominations that the watch has not shown yet
+        # uid -> node: our nominations that the watch has not shown yet.
+        self.unconfirmed_nominations: dict[str, str] = {}
         self.unreadable_pods = 0  # pods that could not be read, in all
         self.lifts_gates = False  # True if this process lifts our placement gates: gated pods then wait for a plan
         self._gpu_resources = gpu_resources

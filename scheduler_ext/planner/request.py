@@ -132,9 +132,8 @@ class GangPlan:
     shapes: Mapping[str, PodShape] = field(default_factory=dict)  # uid -> shape, of the members in hosts
     ranks: Mapping[str, int] = field(default_factory=dict)  # uid -> rank, of the members in hosts
     bases: Mapping[str, int] = field(default_factory=dict)  # role -> the rank of its index 0
-    broken_terms: tuple[
-        HardTerm, ...
-    ] = ()  # hard terms that the plan broke, a fault of the planner; it is then refused
+    # Hard terms that the plan broke, a fault of the planner; it is then refused.
+    broken_terms: tuple[HardTerm, ...] = ()
     released_terms: tuple[SoftTerm, ...] = ()  # soft terms that were given up, in order
 
     def reserved_pods(self) -> list[tuple[int, PodShape]]:

@@ -58,9 +58,8 @@ class NominationWriter:
         self._metrics, self._faults = metrics, FaultLog(clock.monotonic)
         start_at_zero(metrics.nominations, (reason.value for reason in NominationReason))
         self._versions: dict[str, str] = {}
-        self._since_s: dict[
-            str, float
-        ] = {}  # uid -> since when the nomination of `_nominated_nodes` stands, or when it expired
+        # Uid -> since when the nomination of `_nominated_nodes` stands, or when it expired.
+        self._since_s: dict[str, float] = {}
         self._nominated_nodes: dict[str, str] = {}
         self._sent = PendingWrites[str, str](SENT_S)  # by uid, the nominated node
         self.due: dict[GangKey, None] = {}  # the gangs that are due, while this replica leads

@@ -55,9 +55,8 @@ class PreprocessFindings:
     starts: Mapping[str, Sequence[Usage]] = field(default_factory=dict)  # one short document, once each round
     rounds: Mapping[str, Sequence[PreprocessRunResult]] = field(default_factory=dict)  # equal positions: the same round
     memory: Mapping[str, Sequence[PreprocessRunResult]] = field(default_factory=dict)
-    long_document: Sequence[
-        tuple[PreprocessRunResult, PreprocessRunResult]
-    ] = ()  # with the long document, and in small documents
+    # With the long document, and in small documents.
+    long_document: Sequence[tuple[PreprocessRunResult, PreprocessRunResult]] = ()
     merges: Sequence[MergeResult] = ()
     equal: Mapping[str, bool] = field(default_factory=dict)  # True: the tokens of ours
 
