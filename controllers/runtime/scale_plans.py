@@ -53,6 +53,7 @@ class ScalePlans:
         self._ages: dict[JobKey, _PlanAge] = {}  # of the pending plans
         self._numbered_plans = 0
         self._newest_done: dict[tuple[str, str], _PlanAge] = {}  # by namespace and job
+        self._job_of_done: dict[tuple[str, str], str] = {}  # by namespace and name of a plan that was carried out
 
     def store_plan(self, obj: JobObject) -> None:
         """Store and queue a pending plan; of a plan that was carried out, keep only that it was."""
@@ -74,15 +75,16 @@ class ScalePlans:
         """Drop a deleted plan."""
         self._pending_plans.pop(JobKey(PATH, key.namespace, key.name), None)
         self._ages.pop(JobKey(PATH, key.namespace, key.name), None)
-        for namespace, job in [job for job, age in self._newest_done.items() if age.name == key.name]:
-            if namespace == key.namespace:
-                del self._newest_done[namespace, job]
+        job = self._job_of_done.pop((key.namespace, key.name), "")
+        if (newest := self._newest_done.get((key.namespace, job))) is not None and newest.name == key.name:
+            del self._newest_done[key.namespace, job]
 
     def _note_done(self, namespace: str, job: str, age: _PlanAge) -> None:
         """Note that a plan was carried out. namespace, job: of the plan."""
         newest = self._newest_done.get((namespace, job))
         if newest is None or newest[:2] <= age[:2]:
             self._newest_done[namespace, job] = age
+            self._job_of_done[namespace, age.name] = job
 
     async def run(self) -> None:
         """Queue all pending plans and carry plans out, one of a namespace at a time, until cancelled."""

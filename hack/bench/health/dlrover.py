@@ -11,7 +11,7 @@ from statistics import median
 from hack.bench.health.simulated_nodes import SimulatedNodes
 
 FAILED_S = 3_600.0
-_ALONE = 3  # so few nodes cannot be paired anew: there is no second round
+_ALONE = 3  # with three nodes or fewer there is no second round, because no other pairs are possible
 
 Numbers = tuple[int, ...]
 

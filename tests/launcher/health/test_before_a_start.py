@@ -30,7 +30,7 @@ USUAL = ("2:3", "--max-restarts", "1", "--last-call-s", "2")
 
 @pytest.fixture
 def job(tmp_path, request):
-    """Three agents at most, of which one may be lost; or what a test asks for. {folder} stands for one of its own."""
+    """A crew of two or three agents, or with a test's own options. {folder} in an option: a new folder."""
     arguments = (each.format(folder=tmp_path / "rounds") for each in getattr(request, "param", USUAL))
     crew = Crew(tmp_path / "crew", *arguments, "--network-check")
     yield crew
