@@ -10,7 +10,7 @@ MS-36
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple, Self
@@ -129,9 +129,10 @@ def _pods_of_role(context: ReconcileContext, role: Role) -> _RolePods:
     return _RolePods(role_pods, of_other_mode, replaced, surplus, failed)
 
 
-def _without(pods: Iterable[PodState], excluded: Collection[PodState]) -> list[PodState]:
-    """Return the pods that are not among `excluded`, in their order."""
-    return [pod for pod in pods if pod not in excluded]
+def _without(pods: Iterable[PodState], excluded: Iterable[PodState]) -> list[PodState]:
+    """Return the pods that are not among `excluded`, in their order. Pods of one job are equal if their names are."""
+    names = {pod.name for pod in excluded}
+    return [pod for pod in pods if pod.name not in names]
 
 
 def _creations(
